@@ -115,7 +115,7 @@ def load_candidate(path: Path, *, task: str | None = None) -> Candidate:
     files: dict[str, bytes] = {}
     for item in sorted(path.rglob("*")):
         name = item.relative_to(path).as_posix()
-        if name == META or item.is_dir() and not item.is_symlink():
+        if name == META or (item.is_dir() and not item.is_symlink()):
             continue
         if item.is_symlink() or not item.is_file():
             raise CandidateError(f"{name}: only plain files are taken")
