@@ -1,0 +1,5 @@
+"""Addresses of the pages."""
+
+from django.urls.resolvers import URLPattern, URLResolver
+
+urlpatterns: list[URLPattern | URLResolver] = []

@@ -1,0 +1,1 @@
+"""Kernels, versions, channels, keys."""
