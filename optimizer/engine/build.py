@@ -13,11 +13,12 @@ from pathlib import Path
 from optimizer.engine.candidate import Candidate
 from optimizer.engine.children import Limits, run
 from rackforge_runtime.canonical import digest_bytes, digest_file, digest_json
+from rackforge_runtime.isa import ISA_REQUIRES, runs_here
 
 HEADER = Path(__file__).parent / "abi" / "rackforge_kernel.h"
 
-# Instruction sets a kernel may be built for: compiler flags, and the CPU flags (names of /proc/cpuinfo)
-# that a host must have to run it.
+# Compiler flags of the instruction sets a kernel may be built for. What a host needs to run them, and which
+# of them it can, is said by rackforge_runtime.isa.
 ISA_FLAGS: Mapping[str, tuple[str, ...]] = {
     "generic": (),
     "avx2": ("-mavx2", "-mfma", "-mf16c"),
@@ -32,15 +33,6 @@ ISA_FLAGS: Mapping[str, tuple[str, ...]] = {
     "neon": ("-march=armv8.2-a",),
     "neon_bf16": ("-march=armv8.6-a+bf16",),
 }  # fmt: skip
-ISA_REQUIRES: Mapping[str, tuple[str, ...]] = {
-    "generic": (),
-    "avx2": ("avx2", "fma"),
-    "avx512": ("avx512f", "avx512bw", "avx512vl", "avx512dq"),
-    "avx512_bf16": ("avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_bf16"),
-    "amx_bf16": ("avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_bf16", "amx_tile", "amx_bf16"),
-    "neon": ("asimd",),
-    "neon_bf16": ("asimd", "bf16"),
-}
 COMMON_FLAGS = (
     "-std=c++17",
     "-O3",
@@ -51,6 +43,9 @@ COMMON_FLAGS = (
     "-fvisibility=default",
 )
 LIMITS = Limits(wall_s=60, cpu_s=60, address_space=4 << 30, file_size=64 << 20)
+
+
+__all__ = ["ISA_FLAGS", "ISA_REQUIRES", "Built", "NoCompiler", "build", "build_key", "compiler", "runs_here"]
 
 
 class NoCompiler(RuntimeError):
@@ -137,8 +132,3 @@ def build(candidate: Candidate, cache: Path, *, cancelled: Callable[[], bool] | 
         target.chmod(0o555)
         target.replace(place)
     return Built(place, digest_file(place), key, done.stderr.strip()[-8000:], done.wall_s, cached=False)
-
-
-def runs_here(isa: str, cpu_flags: frozenset[str]) -> bool:
-    """Whether a host with these CPU flags can execute objects of an instruction set."""
-    return isa in ISA_REQUIRES and all(flag in cpu_flags for flag in ISA_REQUIRES[isa])
