@@ -21,6 +21,7 @@ import httpx
 import psutil
 
 from optimizer.engine.serving import processes
+from optimizer.engine.serving.bench import Endpoint
 from optimizer.engine.serving.environment import SCRIPTS, ServingEnvironment
 from optimizer.engine.serving.errors import ServerAnswered, ServerDied, StartCancelled, StartFailed
 from optimizer.engine.serving.metrics import LiveMetrics, parse_metrics
@@ -98,6 +99,11 @@ class LocalServer:
     @property
     def base_url(self) -> str:
         return f"http://{HOST}:{self.port}"
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """What the benchmark client needs to know of this server."""
+        return Endpoint(base_url=self.base_url, served_name=self.spec.served_name, tokenizer=self.spec.model)
 
     @property
     def log(self) -> Path:

@@ -1,7 +1,8 @@
-"""Runs in the serving environment: write a Llama checkpoint directory (config and tokenizer, no weights).
+"""Runs in the serving environment: write a Llama checkpoint (config, tokenizer, weights), nothing downloaded.
 
-Usage: make_model.py DIRECTORY JSON, where JSON holds the fields of `ReferenceShape`. The weights are vLLM's
-own dummy ones (`--load-format dummy --seed N`), the same from start to start, so that nothing is downloaded.
+Usage: make_model.py DIRECTORY JSON, where JSON holds the fields of `ReferenceShape`. The weights are random,
+from a seed. vLLM's own dummy weights (uniform within 1e-3) will not do: they leave every token equally likely
+to five digits, so that a kernel that returns garbage changes no log-probability.
 """
 
 from __future__ import annotations
@@ -82,11 +83,53 @@ def make_config(shape: dict[str, Any], target: Path) -> None:
     ).save_pretrained(target)
 
 
+def make_weights(shape: dict[str, Any], target: Path) -> None:
+    """Normal weights with a standard deviation of 1/sqrt(fan-in), so that activations keep their size.
+
+    The output head is twice that: the logits then have a standard deviation of about two, and the next token
+    is as sharp as a trained model's rather than a coin toss among thousands.
+    """
+    import torch
+    from safetensors.torch import save_file  # type: ignore[import-not-found]
+
+    generator = torch.Generator().manual_seed(shape["seed"])
+
+    def normal(rows: int, columns: int, gain: float = 1.0) -> Any:
+        values = torch.randn(rows, columns, generator=generator)
+        return (values * (gain / columns**0.5)).to(torch.bfloat16)
+
+    hidden, inner = shape["hidden"], shape["intermediate"]
+    q, kv = shape["heads"] * shape["head_dim"], shape["kv_heads"] * shape["head_dim"]
+    ones = torch.ones(hidden, dtype=torch.bfloat16)
+    tensors = {
+        "model.embed_tokens.weight": normal(shape["vocab"], hidden, gain=hidden**0.5),
+        "model.norm.weight": ones.clone(),
+        "lm_head.weight": normal(shape["vocab"], hidden, gain=2.0),
+    }
+    for i in range(shape["layers"]):
+        layer = f"model.layers.{i}"
+        tensors |= {
+            f"{layer}.input_layernorm.weight": ones.clone(),
+            f"{layer}.post_attention_layernorm.weight": ones.clone(),
+            f"{layer}.self_attn.q_proj.weight": normal(q, hidden),
+            f"{layer}.self_attn.k_proj.weight": normal(kv, hidden),
+            f"{layer}.self_attn.v_proj.weight": normal(kv, hidden),
+            f"{layer}.self_attn.o_proj.weight": normal(hidden, q),
+            f"{layer}.mlp.gate_proj.weight": normal(inner, hidden),
+            f"{layer}.mlp.up_proj.weight": normal(inner, hidden),
+            f"{layer}.mlp.down_proj.weight": normal(hidden, inner),
+        }
+    path = target / "model.safetensors"
+    save_file(tensors, path, metadata={"format": "pt"})
+    path.chmod(0o644)
+
+
 def main() -> None:
     target, shape = Path(sys.argv[1]), json.loads(sys.argv[2])
     target.mkdir(parents=True, exist_ok=True)
     make_tokenizer(shape["vocab"], target)
     make_config(shape, target)
+    make_weights(shape, target)
 
 
 if __name__ == "__main__":
