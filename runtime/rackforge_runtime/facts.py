@@ -151,7 +151,7 @@ class HostFacts:
         }
 
 
-def collect_facts(*, python: Path | None = None, root: Path = Path("/"), run: RunTool | None = None) -> HostFacts:
+def collect_facts(python: Path | None = None, *, root: Path = Path("/"), run: RunTool | None = None) -> HostFacts:
     """Look at this host.
 
     `python` is the interpreter whose torch, vllm and triton count (the serving environment's); without it

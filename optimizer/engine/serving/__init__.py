@@ -15,13 +15,15 @@ from optimizer.engine.serving.errors import (
     StopFailed,
     WorkloadError,
 )
+from optimizer.engine.serving.fidelity import Fidelity, Probe, Readings, compare_readings, take_readings
 from optimizer.engine.serving.metrics import LiveMetrics
-from optimizer.engine.serving.reference_model import REFERENCE, TINY, ReferenceShape, make_reference_model
+from optimizer.engine.serving.reference_model import PRESETS, REFERENCE, TINY, ReferenceShape, make_reference_model
 from optimizer.engine.serving.server import LocalServer, ServerRecord, end_recorded, reap
 from optimizer.engine.serving.spec import ServerSpec, build_command
 from optimizer.engine.serving.workload import BenchResult, Latency, Workload
 
 __all__ = [
+    "PRESETS",
     "REFERENCE",
     "TINY",
     "BenchCancelled",
@@ -30,10 +32,13 @@ __all__ = [
     "BenchResult",
     "Capture",
     "Endpoint",
+    "Fidelity",
     "Latency",
     "LaunchConfig",
     "LiveMetrics",
     "LocalServer",
+    "Probe",
+    "Readings",
     "ReferenceShape",
     "ServerAnswered",
     "ServerDied",
@@ -48,8 +53,10 @@ __all__ = [
     "WorkloadError",
     "build_command",
     "capture_profile",
+    "compare_readings",
     "end_recorded",
     "launch_configurations",
     "make_reference_model",
     "reap",
+    "take_readings",
 ]
