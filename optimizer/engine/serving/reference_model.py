@@ -55,8 +55,10 @@ REFERENCE = ReferenceShape()
 # For tests: every matrix dimension a multiple of 32, up in seconds.
 TINY = ReferenceShape(hidden=256, layers=2, intermediate=512, vocab=1024, max_position=1024)
 
+PRESETS: Mapping[str, ReferenceShape] = {"reference": REFERENCE, "tiny": TINY}
 
-def make_reference_model(folder: Path, *, environment: ServingEnvironment, shape: ReferenceShape = REFERENCE) -> Path:
+
+def make_reference_model(folder: Path, shape: ReferenceShape = REFERENCE, *, environment: ServingEnvironment) -> Path:
     """Write the model's folder, or leave it if it is already there with this shape; the folder comes back.
 
     The folder appears whole or not at all, also where several processes make it at once. A folder of
