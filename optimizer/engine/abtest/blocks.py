@@ -41,7 +41,8 @@ class PlannedBlock:
 
 
 def plan_blocks(n: int, seed: int, start: int = 0) -> list[PlannedBlock]:
-    """`n` blocks with indices start ... start+n-1, each ABBA or BAAB by a fair coin that depends on (seed, index) only.
+    """`n` blocks with indices start ... start+n-1, each ABBA or BAAB by a fair coin that depends on (seed, index)
+    only.
 
     A campaign that was killed plans the rest with start=len(measured) and gets what it would have got.
     """

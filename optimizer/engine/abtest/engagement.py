@@ -70,9 +70,10 @@ class EngagementProof:
 
 @dataclass(frozen=True, slots=True)
 class NotEngaged:
-    """Why the run does not count."""
+    """Why the run does not count. infra: the report is missing or broken, which is not the candidate's doing."""
 
     reason: str
+    infra: bool = False
 
 
 def _counts(report: Mapping[str, Any], which: str) -> Counts | NotEngaged:
@@ -81,19 +82,19 @@ def _counts(report: Mapping[str, Any], which: str) -> Counts | NotEngaged:
         for worker in report["workers"]:
             pid = int(worker["pid"])
             if pid in counts:
-                return NotEngaged(f"the report {which} lists worker {pid} twice")
+                return NotEngaged(f"the report {which} lists worker {pid} twice", infra=True)
             kernels: dict[str, tuple[int, int]] = {}
             for k in worker["kernels"]:
                 calls, fallbacks = int(k["calls"]), int(k.get("fallbacks", 0))
                 if calls < 0 or fallbacks < 0:
-                    return NotEngaged(f"the report {which} has a negative count in worker {pid}")
+                    return NotEngaged(f"the report {which} has a negative count in worker {pid}", infra=True)
                 before = kernels.get(str(k["digest"]), (0, 0))
                 kernels[str(k["digest"])] = (before[0] + calls, before[1] + fallbacks)
             counts[pid] = kernels
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        return NotEngaged(f"the report {which} cannot be read: {type(error).__name__}: {error}")
+        return NotEngaged(f"the report {which} cannot be read: {type(error).__name__}: {error}", infra=True)
     if not counts:
-        return NotEngaged(f"the report {which} names no worker process")
+        return NotEngaged(f"the report {which} names no worker process", infra=True)
     return counts
 
 
@@ -106,9 +107,10 @@ def check_engagement(
 ) -> EngagementProof | NotEngaged:
     """Proof that between two reports every worker called every expected digest, or the reason why there is none.
 
-    A worker that came, went or restarted in between (counters that fall) voids the run: part of it was not seen. A digest
-    that is active but not expected voids it too: something else was measured. max_fallback_share: how much of the calls
-    may go to the engine's own operator in any worker (outside the envelope this is right, so 1 by default).
+    A worker that came, went or restarted in between (counters that fall) voids the run: part of it was not seen. A
+    digest that is active but not expected voids it too: something else was measured. max_fallback_share: how much
+    of the calls may go to the engine's own operator in any worker (outside the envelope this is right, so 1 by
+    default).
     """
     wanted = sorted(set(expected))
     if not wanted:
@@ -119,7 +121,9 @@ def check_engagement(
     if isinstance(last, NotEngaged):
         return last
     if set(first) != set(last):
-        return NotEngaged(f"the worker processes changed during the run: {sorted(first)} before, {sorted(last)} after")
+        return NotEngaged(
+            f"the worker processes changed during the run: {sorted(first)} before, {sorted(last)} after"
+        )
     proofs: list[WorkerCalls] = []
     for pid in sorted(last):
         for digest in sorted(first[pid].keys() | last[pid].keys()):

@@ -44,7 +44,7 @@ def sign_flip_pvalue(values: ArrayLike, *, seed: int = 0, exact_limit: int = EXA
         permutation_type="samples",
         alternative="greater",
         vectorized=True,
-        n_resamples=np.inf if exact else DRAWS,
+        n_resamples=2**x.size if exact else DRAWS,
         batch=4096,
         rng=np.random.default_rng(seed),
     )
@@ -58,11 +58,12 @@ def two_sided_sign_flip_pvalue(values: ArrayLike, *, seed: int = 0) -> float:
 
 
 def expanded_level(level: float, n: int) -> float:
-    """The one-sided level at which to read a bootstrap distribution of n units so that it covers as a t interval does.
+    """The one-sided level at which to read a bootstrap distribution of n units so that it covers as a t interval
+    does.
 
     A bootstrap interval of few units is too short twice over: its spread has the factor sqrt((n-1)/n), and normal
-    quantiles stand where t quantiles belong. Phi(-sqrt(n/(n-1)) t(level, n-1)) undoes both: Hesterberg, "What Teachers
-    Should Know About the Bootstrap", The American Statistician 69 (2015) 371-386, section 5.3.
+    quantiles stand where t quantiles belong. Phi(-sqrt(n/(n-1)) t(level, n-1)) undoes both: Hesterberg, "What
+    Teachers Should Know About the Bootstrap", The American Statistician 69 (2015) 371-386, section 5.3.
     """
     if n < 2:
         raise ValueError("an interval needs at least two units of evidence")

@@ -1,9 +1,9 @@
 """Planned looks: alpha spending, boundaries, and a sign-flip test that stays exact over several looks.
 
 The spending function says how much of alpha may be used up by each look; what a look cannot use, because sign-flip
-p-values come in steps of 2**-n, goes over to the next. The critical value of each look is taken from the joint sign-flip
-distribution of the statistics of all looks so far, given the sizes of the log-ratios, so that under the null
-P(accept at look 1 or 2 or ... k) <= spent(k) exactly, for any distribution of the noise.
+p-values come in steps of 2**-n, goes over to the next. The critical value of each look is taken from the joint
+sign-flip distribution of the statistics of all looks so far, given the sizes of the log-ratios, so that under the
+null P(accept at look 1 or 2 or ... k) <= spent(k) exactly, for any distribution of the noise.
 """
 
 from __future__ import annotations
@@ -105,7 +105,9 @@ class SequentialDesign:
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.looks) <= 4 or any(b <= a for a, b in zip((1, *self.looks), self.looks, strict=False)):
-            raise ValueError(f"a design has one to four looks at increasing numbers of blocks (>= 2), not {self.looks}")
+            raise ValueError(
+                f"a design has one to four looks at increasing numbers of blocks (>= 2), not {self.looks}"
+            )
         if not 0 < self.alpha < 0.5:
             raise ValueError(f"alpha is one-sided and lies between 0 and 0.5, not {self.alpha}")
         if not 0.5 <= self.power < 1:
@@ -192,13 +194,15 @@ def sequential_pvalues(
     """Sequential one-sided sign-flip p-values at the last of `looks`; shape (..., n) -> (...).
 
     p = P(some earlier look crossed its boundary, or the sum at this look is at least the observed one), over all sign
-    vectors. The look accepts when p <= spent[-1]. n = looks[-1]; exact for n <= exact_blocks, else `draws` random sign
-    vectors with the observed one among them (valid as a test: the draws are exchangeable under the null; Hemerik &
-    Goeman 2018).
+    vectors. The look accepts when p <= spent[-1]. n = looks[-1]; exact for n <= exact_blocks, else `draws` random
+    sign vectors with the observed one among them (valid as a test: the draws are exchangeable under the null;
+    Hemerik & Goeman 2018).
     """
     x = np.asarray(values, dtype=np.float64)
     if len(looks) != len(spent) or not looks or x.shape[-1] != looks[-1]:
-        raise ValueError(f"{x.shape[-1]} blocks, looks at {tuple(looks)}, {len(spent)} spending values: they disagree")
+        raise ValueError(
+            f"{x.shape[-1]} blocks, looks at {tuple(looks)}, {len(spent)} spending values: they disagree"
+        )
     if not np.isfinite(x).all():
         raise ValueError("log-ratios must be finite")
     flat = x.reshape(-1, x.shape[-1])
