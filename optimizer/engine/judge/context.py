@@ -55,7 +55,7 @@ class JudgeContext:
     cancelled: Callable[[], bool]
     files: list[tuple[str, bytes]] = field(default_factory=list)  # what runs; set by G3
     object_digest: str = ""
-    held: Held = Held(0)
+    held: Held = field(default_factory=lambda: Held(0))
     speedups: dict[str, float] = field(default_factory=dict)
     comparisons: int = 0
     largest: list[Shape] = field(default_factory=list)
@@ -70,14 +70,17 @@ class JudgeContext:
 
     @contextlib.contextmanager
     def exerciser(
-        self, label: str, *, shapes: Sequence[Shape] | None = None, poison: bool = False,
+        self, label: str, *, shapes: Sequence[Shape] | None = None, poison: int = 0, trusted: bool = False,
         files: list[tuple[str, bytes]] | None = None, kind: str | None = None,
     ) -> Iterator[Exerciser]:  # fmt: skip
-        """A fresh candidate process, loaded."""
+        """A fresh candidate process, loaded; looked at once more when its user is done.
+
+        poison: bits of `Poison` to spoil before it is loaded. trusted: a baseline, which may use vendor kernels.
+        """
         self.check_cancelled()
         sizes = arena_bytes(self.task, [*(shapes or self.shapes), *self.task.odd_shapes])
         with (
-            self.pool.sandbox(kind or self.candidate.kind) as sandbox,
+            self.pool.sandbox(kind or self.candidate.kind, trusted=trusted) as sandbox,
             sandbox.spawn(
                 files=self.files if files is None else files,
                 input_bytes=sizes[0],
@@ -86,10 +89,12 @@ class JudgeContext:
                 cancelled=self.cancelled,
             ) as session,
         ):
-            self.held = session.held
+            if not trusted:
+                self.held = session.held
             exerciser = Exerciser(session, self.task, self.policy, self.rng("places " + label))
             exerciser.load(poison=poison)
             yield exerciser
+            exerciser.finish()
 
     def generate(self, shape: Shape, rng: np.random.Generator, style: Style) -> Inputs:
         return self.task.generate(shape, rng, style)

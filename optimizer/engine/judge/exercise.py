@@ -16,9 +16,18 @@ import numpy as np
 
 from optimizer.engine.judge.compare import dtype_of
 from optimizer.engine.judge.policy import JudgePolicy
-from optimizer.engine.judge.sandbox import CandidateFault, Op, Segment, Session, Status, new_nonce, punch
+from optimizer.engine.judge.sandbox import (
+    CandidateFault,
+    Op,
+    SandboxFault,
+    Segment,
+    Session,
+    Status,
+    new_nonce,
+    punch,
+)
 from optimizer.engine.tasks.base import Array, Inputs, KernelTask, Shape, TensorSpec
-from rackforge_runtime.runner.frames import Request, Tensor, pack_request
+from rackforge_runtime.runner.frames import Left, Request, Tensor, pack_request
 from rackforge_runtime.runner.frames import Segment as Where
 
 PAGE = mmap.PAGESIZE
@@ -123,10 +132,12 @@ class Exerciser:
 
     # --- requests
 
-    def load(self, *, poison: bool = False) -> None:
-        """Load the candidate. CandidateFault("cannot-load") when it is none."""
+    def load(self, *, poison: int = 0) -> None:
+        """Load the candidate, after spoiling parts of its framework. CandidateFault("cannot-load") when it is none."""
         if poison:
-            self._ask(Op.POISON, self.policy.load_timeout_s)
+            spoil = Request(Op.POISON, new_nonce(), poison)
+            if self.session.request(spoil, timeout_s=self.policy.load_timeout_s).status != Status.OK:
+                raise SandboxFault(f"the framework cannot be poisoned: {self.session.stderr()[-500:]}")
         status = self._ask(Op.LOAD, self.policy.load_timeout_s)
         if status is not Status.OK:
             raise CandidateFault("cannot-load", self.session.stderr() or "the candidate cannot be loaded")
@@ -160,29 +171,39 @@ class Exerciser:
                 raise CandidateFault("inputs-changed", f"{spec.name} during prepare")
             if forget:
                 self._fill(segment, start, length)
-        if length_total := sum(n for _, n in regions):
-            if length_total > 1 << 24:
-                punch(segment, -(-regions[0][0] // PAGE) * PAGE, length_total & -PAGE)
+        total = sum(n for _, n in regions)
+        if total > 1 << 24:
+            punch(segment, -(-regions[0][0] // PAGE) * PAGE, total & -PAGE)
         if status is Status.OK:
             return True
         if status is Status.UNSUPPORTED:
             return False
         raise CandidateFault("error", f"prepare failed with {reply.code}: {self.session.stderr()[-500:]}")
 
+    def finish(self) -> None:
+        """Look at the last call once more, and at what the candidate left behind."""
+        self.settle()
+        reply = self.session.request(Request(Op.CHECK, new_nonce()), timeout_s=self.policy.call_timeout_s)
+        left = Left(reply.code & 7)
+        if left & (Left.FLUSH_DENORMALS | Left.ROUNDING):
+            raise CandidateFault("float-environment", "changed the rounding or denormals of the thread that calls it")
+        if left & Left.VENDOR_CALLED:
+            raise CandidateFault("vendor-call", "called a vendor operator of the framework")
+
     def null_ns(self, count: int = 21) -> list[int]:
         """What the channel itself costs: round trips of a call that does nothing."""
         times = []
         for _ in range(count):
             nonce = new_nonce()
-            _, elapsed = self.session.timed(
-                pack_request(Request(Op.NULL, nonce)), nonce, timeout_s=self.policy.call_timeout_s
-            )
+            packed = pack_request(Request(Op.NULL, nonce))
+            self.session.stop()
+            _, elapsed = self.session.timed(packed, nonce, timeout_s=self.policy.call_timeout_s, resume=True)
             times.append(elapsed)
         return times
 
     def call(
         self, inputs: Inputs, shape: Shape, *, key: int = 0, threads: int = 1, layout: Layout = PLAIN,
-        align_to: int = 64,
+        align_to: int = 64, noop: bool = False,
     ) -> Made:  # fmt: skip
         """One call. CandidateFault for an error, a touched fence, changed inputs, writes after a refusal."""
         self.settle()
@@ -191,32 +212,23 @@ class Exerciser:
         made: dict[str, Tensor] = {}
         at = self._start(session.outputs, sum(_bytes(t, shape) + 2 * FENCE + 2 * PAGE for t in task.outputs))
         zones: list[tuple[int, int]] = []
-        aliased: dict[str, TensorSpec] = {t.may_alias: t for t in task.outputs if layout.alias and t.may_alias}
         for spec in task.outputs:
             dims = dims_of(spec, shape)
             tensor, at = self._place(spec, dims, layout, layout.output_pad, Where.OUTPUT, at + FENCE, align_to)
             length = span_elements(dims, tensor.stride) * dtype_of(spec.dtype).itemsize
             start, end = max(tensor.offset - FENCE, 0), min(tensor.offset + length + FENCE, session.outputs.size)
-            self._fill(session.outputs, start, end - start)
             zones.append((start, end))
             made[spec.name] = tensor
             at = max(at, end)
+        aliased = {t.may_alias: made[t.name] for t in task.outputs if layout.alias and t.may_alias}
         at = self._start(session.inputs, sum(_bytes(t, shape) + 2 * PAGE for t in task.calls))
-        kept: list[tuple[int, bytes]] = []
+        arrays = {t.name: _array(t, inputs) for t in task.calls}
         for spec in task.calls:
-            array = _array(spec, inputs)
-            twin = aliased.get(spec.name)
-            if twin is not None:
-                tensor = made[twin.name]
-                _view(session.outputs, spec, array.shape, tensor.stride, tensor.offset)[...] = array
-            else:
-                tensor, at = self._place(spec, array.shape, layout, layout.input_pad, Where.INPUT, at, align_to)
-                length = span_elements(array.shape, tensor.stride) * array.dtype.itemsize
-                self._fill(session.inputs, tensor.offset, length)
-                _view(session.inputs, spec, array.shape, tensor.stride, tensor.offset)[...] = array
-                kept.append((tensor.offset, session.inputs.map[tensor.offset : tensor.offset + length]))
-            given[spec.name] = tensor
-        before = [session.outputs.map[a:b] for a, b in zones]
+            if spec.name in aliased:
+                given[spec.name] = aliased[spec.name]
+                continue
+            dims = arrays[spec.name].shape
+            given[spec.name], at = self._place(spec, dims, layout, layout.input_pad, Where.INPUT, at, align_to)
         bind = Request(
             Op.BIND, new_nonce(), key, threads, tuple(given[t.name] for t in task.calls),
             tuple(made[t.name] for t in task.outputs),
@@ -224,9 +236,25 @@ class Exerciser:
         status = _status(session.request(bind, timeout_s=self.policy.call_timeout_s).status)
         if status is not Status.OK:
             raise CandidateFault("bind", session.stderr()[-500:])
+        # The process is frozen before the first value of this call can be seen and let go inside the timed span,
+        # so that a thread which watches the memory gains nothing.
+        session.stop()
+        for start, end in zones:
+            self._fill(session.outputs, start, end - start)
+        kept: list[tuple[int, bytes]] = []
+        for spec in task.calls:
+            array, tensor = arrays[spec.name], given[spec.name]
+            segment = session.outputs if spec.name in aliased else session.inputs
+            length = span_elements(array.shape, tensor.stride) * array.dtype.itemsize
+            if spec.name not in aliased:
+                self._fill(segment, tensor.offset, length)
+            _view(segment, spec, array.shape, tensor.stride, tensor.offset)[...] = array
+            if spec.name not in aliased:
+                kept.append((tensor.offset, segment.map[tensor.offset : tensor.offset + length]))
+        before = [session.outputs.map[a:b] for a, b in zones]
         nonce = new_nonce()
-        go = pack_request(Request(Op.GO, nonce))
-        reply, elapsed = session.timed(go, nonce, timeout_s=self.policy.call_timeout_s)
+        packed = pack_request(Request(Op.NOOP if noop else Op.GO, nonce))
+        reply, elapsed = session.timed(packed, nonce, timeout_s=self.policy.call_timeout_s, resume=True)
         session.stop()
         after = [session.outputs.map[a:b] for a, b in zones]
         outputs = {

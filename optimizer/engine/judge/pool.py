@@ -27,26 +27,29 @@ class SandboxPool:
         self._bwrap = wall.find_bwrap()[0] if self.walled else None
         if self.walled and not self._bwrap:
             raise SandboxFault(self.report.problem)
-        self._idle: dict[str, list[Sandbox]] = {}
+        self._idle: dict[tuple[str, bool], list[Sandbox]] = {}
         self._lock = threading.Lock()
 
     @contextlib.contextmanager
-    def sandbox(self, kind: str) -> Iterator[Sandbox]:
-        """A live sandbox for a kind, back in the pool afterwards if it still lives."""
-        found = self._take(kind)
+    def sandbox(self, kind: str, *, trusted: bool = False) -> Iterator[Sandbox]:
+        """A live sandbox for a kind, back in the pool afterwards if it still lives.
+
+        trusted: for the baseline, which may use the serving environment's own kernels.
+        """
+        found = self._take(kind, trusted)
         try:
             yield found
         finally:
             with self._lock:
                 keep = found.alive
                 if keep:
-                    self._idle.setdefault(kind, []).append(found)
+                    self._idle.setdefault((kind, trusted), []).append(found)
             if not keep:
                 found.close()
 
-    def _take(self, kind: str) -> Sandbox:
+    def _take(self, kind: str, trusted: bool) -> Sandbox:
         with self._lock:
-            waiting = self._idle.get(kind, [])
+            waiting = self._idle.get((kind, trusted), [])
             while waiting:
                 found = waiting.pop()
                 if found.alive:
@@ -60,7 +63,7 @@ class SandboxPool:
             )
         else:
             python = self._python
-        return Sandbox(kind=kind, python=python, bwrap=self._bwrap)
+        return Sandbox(kind=kind, python=python, bwrap=self._bwrap, trusted=trusted)
 
     def close(self) -> None:
         with self._lock:

@@ -39,8 +39,14 @@ _COMPILED = {why: re.compile(pattern) for why, pattern in _SYMBOLS.items()}
 _VENDOR = "vendor libraries"
 
 
-def banned_symbol(symbol: str, allowed: frozenset[str]) -> str:
-    """Why an imported name is refused, "" when it is not. `allowed` names libraries (prefixes of their symbols)."""
+def banned_symbol(symbol: str, allowed: frozenset[str], *, tiles: bool = False) -> str:
+    """Why an imported name is refused, "" when it is not.
+
+    allowed: libraries, parts of their symbols' names. tiles: `syscall` is imported for the AMX registers, which the
+    source rules have checked (and the wall's filter refuses what a kernel must not call anyway).
+    """
+    if tiles and symbol == "syscall":
+        return ""
     for why, pattern in _COMPILED.items():
         if pattern.fullmatch(symbol):
             if why == _VENDOR and any(name and name.lower() in symbol.lower() for name in allowed):
@@ -62,7 +68,7 @@ class Finding:
 
 # (rule, pattern, hard). Matched on the source with comments and string contents removed, unless it says "raw".
 _SOURCE: tuple[tuple[str, str, bool], ...] = (
-    ("raw system call", r"\b(syscall|sysenter|vmcall)\b", True),
+    ("raw system call", r"\b_*(syscall|sysenter|vmcall)\b(?!\.h)", True),
     (
         "time stamp counter",
         r"\b(_?_?rdtscp?|__builtin_ia32_rdtscp?|__builtin_readcyclecounter|__rdpmc|_rdpmc)\b",
@@ -72,6 +78,7 @@ _SOURCE: tuple[tuple[str, str, bool], ...] = (
     ("weak or aliased symbol", r"__attribute__\s*\(\(\s*(weak|alias|ifunc|weakref)\b|#\s*pragma\s+weak\b", True),
     ("runs at load", r"__attribute__\s*\(\(\s*(constructor|destructor)\b|\.init_array|\binit_priority\b", True),
     ("pragma that changes the interface", r"#\s*pragma\s+redefine_extname\b", True),
+    ("code as data", r"__attribute__\s*\(\(\s*(__)?section\b", True),
     ("inline assembly", r"\b(asm|__asm__|__asm)\b", False),
     ("threads", r"\bstd\s*::\s*(thread|jthread|async|packaged_task)\b|\bpthread_create\b", False),
     ("static state", r"\b(static|thread_local)\b(?!\s+(inline|constexpr|const)\b)", False),
@@ -86,10 +93,16 @@ _RAW: tuple[tuple[str, str, bool], ...] = (
 )  # fmt: skip
 
 
-def scan_cpp(name: str, text: str) -> list[Finding]:
-    """What the rules find in one C++ file."""
+# The one system call an honest kernel makes: Linux hands out the AMX tile registers on request only.
+_TILE_REQUEST = re.compile(r"\bsyscall\s*\(\s*(SYS_arch_prctl|__NR_arch_prctl|158)\s*,\s*0x1023\s*,\s*18\s*\)")
+
+
+def scan_cpp(name: str, text: str, *, tiles: bool = False) -> list[Finding]:
+    """What the rules find in one C++ file. tiles: it may ask for the AMX registers."""
     found = []
     bare = strip_cpp(text)
+    if tiles:
+        bare = _TILE_REQUEST.sub("1", bare)
     for rules, source in ((_SOURCE, bare), (_RAW, _splice(text))):
         for rule, pattern, hard in rules:
             for match in re.finditer(pattern, source):

@@ -29,6 +29,8 @@ from rackforge_runtime.runner.confine import Held
 from rackforge_runtime.runner.frames import KINDS, Op, Reply, Request, Status
 
 STDERR_BYTES = 1 << 16
+# Packages of the serving environment whose kernels a candidate is to replace, not to call.
+HIDDEN = ("vllm",)
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _CRED = struct.Struct("iII")
 
@@ -74,10 +76,14 @@ class Segment:
 class Sandbox:
     """A warm process behind the wall, for one kind of candidate. Used by one thread at a time."""
 
-    def __init__(self, *, kind: str, python: Path, bwrap: str | None, start_timeout_s: float = 60.0) -> None:
+    def __init__(
+        self, *, kind: str, python: Path, bwrap: str | None, trusted: bool = False, start_timeout_s: float = 60.0
+    ) -> None:
         self.kind, self.walled = kind, bwrap is not None
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        argv = wall.command(bwrap=bwrap, kind=kind, python=python, control_fd=theirs.fileno())
+        argv = wall.command(
+            bwrap=bwrap, kind=kind, python=python, control_fd=theirs.fileno(), hide=() if trusted else HIDDEN
+        )
         try:
             self._process = subprocess.Popen(
                 argv,
@@ -130,8 +136,7 @@ class Sandbox:
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         inputs, outputs = Segment("inputs", input_bytes), Segment("outputs", output_bytes)
         blob = frames.pack_files(files)
-        payload, errors = Segment("files", STDERR_BYTES), Segment("stderr", STDERR_BYTES)
-        payload.close()
+        errors = Segment("stderr", STDERR_BYTES)
         payload_fd = os.memfd_create("files", os.MFD_CLOEXEC)
         view = memoryview(blob)
         while view:
@@ -225,14 +230,19 @@ class Session:
         """Send one request and wait for its reply. CandidateFault for every kind of misbehaviour."""
         return self.timed(frames.pack_request(request), request.nonce, timeout_s=timeout_s)[0]
 
-    def timed(self, packed: bytes, nonce: int, *, timeout_s: float) -> tuple[Reply, int]:
-        """The reply to a packed request and the nanoseconds between sending it and having it, by our clock."""
+    def timed(self, packed: bytes, nonce: int, *, timeout_s: float, resume: bool = False) -> tuple[Reply, int]:
+        """The reply to a packed request and the nanoseconds between sending it and having it, by our clock.
+
+        resume: the process is frozen and is let go inside the timed span: nothing it does is outside of it.
+        """
         self._expect_silence()
         sock = self._sock
         deadline = time.monotonic() + timeout_s
         try:
             sock.settimeout(min(timeout_s, 0.25))
             start = time.perf_counter_ns()
+            if resume:
+                self.resume()
             sock.send(packed)
             while True:
                 try:
@@ -272,9 +282,46 @@ class Session:
 
     # --- what we do to it and see of it
 
-    def stop(self) -> None:
-        """Freeze every thread of the candidate."""
+    def stop(self, timeout_s: float = 2.0) -> None:
+        """Freeze every thread of the candidate, and see that they are."""
         self._signal(signal.SIGSTOP)
+        deadline = time.monotonic() + timeout_s
+        while not self._stopped():
+            if time.monotonic() > deadline:
+                raise CandidateFault("channel", "the process cannot be stopped")
+
+    def _stopped(self) -> bool:
+        """All threads stopped, or gone; True where the kernel's account of them is hidden from us."""
+        try:
+            tasks = os.listdir(f"/proc/{self.pid}/task")  # noqa: PTH208 - twice in each timed call
+        except OSError:
+            return True
+        for task in tasks:
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                with open(f"/proc/{self.pid}/task/{task}/stat", "rb") as f:  # noqa: PTH123
+                    if f.read().rpartition(b") ")[2][:1] not in b"TtZX":
+                        return False
+        return True
+
+    def statics(self, name: str = "kernel.so") -> dict[int, bytes] | None:
+        """The writable memory of a loaded object, zero-initialised part included; None where it is hidden."""
+        found: dict[int, bytes] = {}
+        try:
+            ranges, inside = [], False
+            for line in Path(f"/proc/{self.pid}/maps").read_text().splitlines():
+                span, mode, _, _, inode, *path = line.split(maxsplit=5)
+                ours = bool(path) and path[0].endswith(f"/{name}")
+                if "w" in mode and (ours or (inside and inode == "0" and not path)):
+                    start, end = (int(x, 16) for x in span.split("-"))
+                    ranges.append((start, end))
+                inside = ours
+            with open(f"/proc/{self.pid}/mem", "rb", buffering=0) as f:  # noqa: PTH123
+                for start, end in ranges:
+                    f.seek(start)
+                    found[start] = f.read(min(end - start, 16 << 20))
+        except (OSError, ValueError):
+            return None
+        return found
 
     def resume(self) -> None:
         self._signal(signal.SIGCONT)

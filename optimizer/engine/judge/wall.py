@@ -65,7 +65,9 @@ def python_roots(python: Path) -> tuple[Path, ...]:
     return tuple(sorted(roots))
 
 
-def command(*, bwrap: str | None, kind: str, python: Path, control_fd: int) -> list[str]:
+def command(
+    *, bwrap: str | None, kind: str, python: Path, control_fd: int, hide: tuple[str, ...] = ()
+) -> list[str]:
     """The command of a zygote for one kind of candidate; without a wall when `bwrap` is None."""
     options = ["-I"] if kind != "cpp" else ["-I", "-S"]
     if bwrap is None:
@@ -86,13 +88,18 @@ def command(*, bwrap: str | None, kind: str, python: Path, control_fd: int) -> l
             args += ["--symlink", str(path.readlink()), str(path)]
         elif path.is_dir():
             args += ["--ro-bind", str(path), str(path)]
-    for path in ("/etc/ld.so.cache", "/etc/alternatives", "/sys/devices/system/cpu"):
-        args += ["--ro-bind-try", path, path]
-    args += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]  # noqa: S108
+    for extra in ("/etc/ld.so.cache", "/etc/alternatives", "/sys/devices/system/cpu"):
+        args += ["--ro-bind-try", extra, extra]
+    args += ["--proc", "/proc", "--dev", "/dev", "--perms", "1777", "--tmpfs", "/tmp"]  # noqa: S108
     for root in python_roots(python):
         if not root.is_relative_to("/usr"):
+            for parent in reversed(root.parents[:-1]):  # bubblewrap would make them for root's eyes only
+                args += ["--perms", "0755", "--dir", str(parent)]
             args += ["--ro-bind", str(root), str(root)]
-    args += ["--ro-bind", str(RUNNER), _INSIDE, "--remount-ro", "/", "--chdir", "/", "--clearenv"]
+        for name in hide:
+            for package in root.glob(f"lib/python*/site-packages/{name}"):
+                args += ["--tmpfs", str(package), "--remount-ro", str(package)]
+    args += ["--perms", "0755", "--dir", "/rf", "--ro-bind", str(RUNNER), _INSIDE, "--remount-ro", "/", "--chdir", "/", "--clearenv"]
     for name, value in _ENV.items():
         args += ["--setenv", name, value]
     return [*args, str(python), *options, "-c", _BOOT, str(control_fd), kind]

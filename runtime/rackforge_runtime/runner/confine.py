@@ -52,6 +52,12 @@ def die_with_parent() -> None:
     _libc.prctl(PR_SET_PDEATHSIG, 9, 0, 0, 0)
 
 
+def request_tiles() -> None:
+    """Ask for the AMX tile registers, which Linux hands out on request only (arch_prctl ARCH_REQ_XCOMP_PERM)."""
+    if platform.machine() == "x86_64":
+        _libc.syscall(158, 0x1023, 18)
+
+
 def enter_namespaces() -> bool:
     """New user, mount, IPC, UTS and network namespaces; the next fork gives the first process of a new PID one.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 from typing import NamedTuple
 
 MAGIC = b"RFJ1"
@@ -26,7 +26,23 @@ class Op(IntEnum):
     GO = 5  # run the bound call; the only timed request
     NULL = 6  # do nothing, by the same path: what the channel itself costs
     NOOP = 7  # answer as GO would without running the kernel (provenance)
-    POISON = 8  # make vendor operators of the framework give wrong results; before LOAD
+    POISON = 8  # make parts of the framework give wrong results (`state` says which, see Poison); before LOAD
+    CHECK = 9  # what the candidate left behind in its process, as bits of Left
+
+
+class Poison(IntFlag):
+    """What POISON spoils, so that an output which changes shows what it was made by."""
+
+    VENDOR = 1  # the framework's own matrix products, softmaxes, norms, ...
+    KERNELS = 2  # launches of Triton kernels do nothing
+
+
+class Left(IntFlag):
+    """What a candidate changed for the rest of its process."""
+
+    FLUSH_DENORMALS = 1
+    ROUNDING = 2
+    VENDOR_CALLED = 4  # a poisoned vendor operator was called
 
 
 class Segment(IntEnum):

@@ -32,7 +32,7 @@ def _map(size: int, protection: int, flags: int, fd: int = -1, offset: int = 0, 
 class Segments:
     """The two shared mappings. `address(tensor)` gives where a tensor's first element is."""
 
-    def __init__(self, descriptors: dict[int, int], sizes: dict[int, int]) -> None:
+    def __init__(self, descriptors: dict[Segment, int], sizes: dict[Segment, int]) -> None:
         self._fds, self._sizes = descriptors, sizes
         self._protection = {Segment.INPUT: READ, Segment.OUTPUT: READ | WRITE}
         self._base = {s: _map(sizes[s], self._protection[s], SHARED, descriptors[s]) for s in sizes}

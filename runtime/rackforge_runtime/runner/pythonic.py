@@ -59,7 +59,7 @@ class PythonKernel:
             return Status.OK
         try:
             self._states[key] = self._prepare(tuple(self._tensor(t) for t in constants))
-        except BaseException:  # whatever a candidate raises is an answer, SystemExit too
+        except BaseException:  # noqa: BLE001 - whatever a candidate raises is an answer, SystemExit too
             traceback.print_exc()
             return Status.CANDIDATE_ERROR
         return Status.OK
@@ -72,7 +72,7 @@ class PythonKernel:
         def call() -> int:
             try:
                 answer = run(given, made, state, threads)
-            except BaseException:
+            except BaseException:  # noqa: BLE001
                 traceback.print_exc()
                 return Status.CANDIDATE_ERROR
             if answer is None:

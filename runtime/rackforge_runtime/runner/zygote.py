@@ -75,7 +75,7 @@ def waiter(spawn: frames.Spawn, descriptors: list[int]) -> None:
         os.close(status_fd)
         try:
             candidate(spawn, descriptors[:5], held)
-        except BaseException:
+        except BaseException:  # noqa: BLE001 - nothing may fall through into the code of the waiter
             import traceback
 
             traceback.print_exc()
@@ -92,6 +92,8 @@ def waiter(spawn: frames.Spawn, descriptors: list[int]) -> None:
 def candidate(spawn: frames.Spawn, descriptors: list[int], held: Held) -> None:
     """The candidate's process, before anything of the candidate's is loaded."""
     confine.die_with_parent()
+    os.setsid()  # a signal to its process group must reach itself only
+    confine.request_tiles()
     sock_fd, files_fd, stderr_fd, input_fd, output_fd = descriptors
     null = os.open("/dev/null", os.O_RDWR)
     os.dup2(null, 0)

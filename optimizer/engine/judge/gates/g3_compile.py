@@ -41,7 +41,8 @@ class Compile:
         if symbols is None:
             return GateResult(self.name, self.version, GateOutcome.INFRA_ERROR, "nm: its symbols cannot be read")
         allowed = ctx.task.allow_library | ctx.policy.extra_allowed
-        banned = {s: why for s in symbols if (why := banned_symbol(s, allowed))}
+        tiles = candidate.isa.startswith("amx")
+        banned = {s: why for s in symbols if (why := banned_symbol(s, allowed, tiles=tiles))}
         evidence = {
             "object": ctx.object_digest, "key": built.key, "cached": built.cached, "bytes": len(data),
             "compiler": builds.compiler()[1], "flags": [*builds.COMMON_FLAGS, *builds.ISA_FLAGS[candidate.isa]],
