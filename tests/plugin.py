@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 HOME = Path(tempfile.mkdtemp(prefix="rf-test-"))
+(HOME / "static").mkdir()  # whitenoise warns of a missing one
 os.environ["RACKFORGE_HOME"] = str(HOME)
 os.environ.setdefault("RACKFORGE_SECRET_KEY", "only for tests")
 

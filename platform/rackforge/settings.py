@@ -92,6 +92,7 @@ SECURE_REFERRER_POLICY = "same-origin"
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
 X_FRAME_OPTIONS = "DENY"
+CSRF_FAILURE_VIEW = "rackforge.api.views.csrf_failed"
 DATA_UPLOAD_MAX_MEMORY_SIZE = 16 << 20
 
 REST_FRAMEWORK = {
@@ -120,6 +121,16 @@ SPECTACULAR_SETTINGS = {
     "SERVE_INCLUDE_SCHEMA": False,
     "SERVE_PERMISSIONS": ["rest_framework.permissions.AllowAny"],
     "COMPONENT_SPLIT_REQUEST": True,
+    "ENUM_NAME_OVERRIDES": {
+        "CampaignState": "optimizer.states.CampaignState",
+        "StepState": "optimizer.states.StepState",
+        "StepKind": "optimizer.states.StepKind",
+        "CandidateState": "optimizer.states.CandidateState",
+    },
+    "POSTPROCESSING_HOOKS": [
+        "drf_spectacular.hooks.postprocess_schema_enums",
+        "rackforge.api.schema.problems_and_stream",
+    ],
 }
 CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
 

@@ -10,6 +10,7 @@ from django.db import connection
 from rackforge.audit.models import Event
 
 CHANNEL = "rackforge_events"
+HINTS = "rackforge_hints"
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 
 
@@ -38,3 +39,12 @@ def record(
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_notify(%s, %s)", [CHANNEL, str(event.pk)])
     return event
+
+
+def hint(*, object_type: str, object_id: str) -> None:
+    """Tell live pages that something about an object moved (its progress, say), without an event.
+
+    Hints are not kept and not replayed: a page that reconnects reads everything anew anyway.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_notify(%s, %s)", [HINTS, f"{object_type}/{object_id}"])
