@@ -111,12 +111,18 @@ class JudgeContext:
     def check_against(
         self, made: Made, truth: dict[str, Array], working: dict[str, Array], shape: Shape, where: str
     ) -> list[Difference]:
+        return self.check_outputs(made.outputs, truth, working, shape, where)
+
+    def check_outputs(
+        self, outputs: dict[str, Array], truth: dict[str, Array], working: dict[str, Array], shape: Shape, where: str
+    ) -> list[Difference]:
+        """Compare outputs with the truth; Wrong with the first one outside of its budget."""
         found = []
         for spec in self.task.outputs:
             dims, kind = dims_of(spec, shape), dtype_of(spec.dtype)
             w = np.asarray(working[spec.name]).reshape(dims).astype(kind, copy=False)
             t = np.asarray(truth[spec.name], dtype=np.float64).reshape(dims)
-            one = compare(made.outputs[spec.name], t, w, budget=self.task.budget, dtype=spec.dtype)
+            one = compare(outputs[spec.name], t, w, budget=self.task.budget, dtype=spec.dtype)
             self.comparisons += 1 if one.elements else 0
             if not one.ok:
                 raise Wrong("wrong", f"{spec.name} {one.why} ({where}, {label(shape)}): {_words(one)}")

@@ -127,6 +127,7 @@ class Exerciser:
         self._rng = rng
         self._tile = rng.bytes(1 << 16)
         self._pending: _Pending | None = None
+        self._replayed: int | None = None
         self.calls = 0
         self.late_cpu_ns = 0
 
@@ -190,6 +191,14 @@ class Exerciser:
         if left & Left.VENDOR_CALLED:
             raise CandidateFault("vendor-call", "called a vendor operator of the framework")
 
+    def replay_places(self) -> None:
+        """From now on, every call's tensors lie where those of the call before did."""
+        self._replayed = 0
+
+    def fresh_places(self) -> None:
+        """Back to places of their own for each call."""
+        self._replayed = None
+
     def null_ns(self, count: int = 21) -> list[int]:
         """What the channel itself costs: round trips of a call that does nothing."""
         times = []
@@ -203,10 +212,10 @@ class Exerciser:
 
     def call(
         self, inputs: Inputs, shape: Shape, *, key: int = 0, threads: int = 1, layout: Layout = PLAIN,
-        align_to: int = 64, noop: bool = False,
+        align_to: int = 64, noop: bool = False, settle: bool = True,
     ) -> Made:  # fmt: skip
         """One call. CandidateFault for an error, a touched fence, changed inputs, writes after a refusal."""
-        self.settle()
+        self.settle(wait=settle)
         task, session = self.task, self.session
         given: dict[str, Tensor] = {}
         made: dict[str, Tensor] = {}
@@ -287,14 +296,14 @@ class Exerciser:
         self._check_inputs(kept)
         return Made(outputs, status is Status.OK, elapsed, reply.claimed_ns)
 
-    def settle(self) -> None:
+    def settle(self, *, wait: bool = True) -> None:
         """Look again at the call before: outputs as they were at its return, inputs too, nobody still at work."""
         pending, self._pending = self._pending, None
         if pending is None:
             return
-        wait = pending.at + self.policy.settle_s - time.monotonic()
-        if wait > 0:
-            time.sleep(wait)
+        left = pending.at + self.policy.settle_s - time.monotonic()
+        if wait and left > 0:
+            time.sleep(left)
         used = self.session.cpu_ns() - pending.cpu_ns
         waited_ns = (time.monotonic() - pending.at) * 1e9
         self.late_cpu_ns = max(self.late_cpu_ns, used)
@@ -316,6 +325,8 @@ class Exerciser:
 
     def _start(self, segment: Segment, need: int) -> int:
         """A random 64-byte aligned place with `need` bytes behind it."""
+        if self._replayed is not None:
+            return self._replayed
         room = segment.size - need - 4 * PAGE
         if room < 0:
             raise ValueError(f"a call needs {need} bytes, the segment has {segment.size}")

@@ -289,6 +289,7 @@ class Session:
         while not self._stopped():
             if time.monotonic() > deadline:
                 raise CandidateFault("channel", "the process cannot be stopped")
+            time.sleep(20e-6)  # a waiting thread has to run for a moment to stop
 
     def _stopped(self) -> bool:
         """All threads stopped, or gone; True where the kernel's account of them is hidden from us."""

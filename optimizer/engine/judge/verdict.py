@@ -68,6 +68,7 @@ class GateResult:
 
 # Gates without whose pass nothing is accepted, and the evidence count that must be above zero.
 REQUIRED: Mapping[str, str] = {
+    "G0": "checks",
     "G1": "files",
     "G2": "rules",
     "G4": "comparisons",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from optimizer.engine.judge.context import JudgeContext, label, passed
-from optimizer.engine.judge.exercise import PLAIN, Exerciser, Layout, dims_of
+from optimizer.engine.judge.exercise import PLAIN, Exerciser, Layout
 from optimizer.engine.judge.sandbox import CandidateFault
 from optimizer.engine.judge.verdict import GateResult
 from optimizer.engine.tasks.base import Inputs, Shape, Style
@@ -21,6 +21,7 @@ LAYOUTS: tuple[tuple[str, Layout], ...] = (
     ("aliased", Layout(alias=True)),
 )
 RERUNS = 3
+HELD_OUT = 4
 
 
 class Adversarial:
@@ -61,6 +62,8 @@ class Adversarial:
                 continue
             # Places a kernel may decline, except the very end of a mapping, which any allocator may give.
             yield small, "normal", where, layout, layout.guarded
+        for shape in held_out(ctx):
+            yield shape, "normal", "a batch nobody named", PLAIN, False
         for shape in ctx.task.odd_shapes:
             yield shape, "normal", "odd shape", PLAIN, False
             yield shape, "normal", "odd shape at an unmapped page", Layout(guarded=True), False
@@ -105,4 +108,13 @@ class Adversarial:
         return followed
 
 
-__all__ = ["Adversarial", "dims_of"]
+def held_out(ctx: JudgeContext) -> list[Shape]:
+    """Batch sizes between and just beyond those the candidate is for, chosen by the secret seed."""
+    axis = ctx.task.batch_axis
+    if axis is None:
+        return []
+    small = min(ctx.shapes, key=ctx.task.bytes_moved)
+    known = {s[axis] for s in ctx.shapes if all(s[k] == v for k, v in small.items() if k != axis)}
+    unknown = [m for m in range(1, max(known) + 4) if m not in known]
+    chosen = ctx.rng("G5 batch").permutation(np.asarray(unknown, dtype=np.int64))[:HELD_OUT]
+    return [{**small, axis: int(m)} for m in chosen]

@@ -27,6 +27,8 @@ class Timing:
     def check(self, ctx: JudgeContext) -> GateResult:
         if not ctx.policy.timing:
             return not_applicable(self, "timing: not asked for")
+        if ctx.candidate.kind == "triton":
+            return not_applicable(self, "interpreter: its numerics are plausible, its time says nothing of a GPU")
         shapes: dict[str, Any] = {}
         problems: list[tuple[GateOutcome, str]] = []
         speedups: dict[str, float] = {}
