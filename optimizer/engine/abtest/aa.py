@@ -19,11 +19,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 from optimizer.engine.abtest.blocks import Block, check_complete, from_percent, log_ratios, pair_means, percent
-from optimizer.engine.abtest.resampling import bca_interval, two_sided_sign_flip_pvalue
-from optimizer.engine.abtest.sequential import SequentialDesign
+from optimizer.engine.abtest.resampling import bca_interval
+from optimizer.engine.abtest.sequential import SequentialDesign, sequential_pvalues
 
 SPREAD_CONFIDENCE = 0.8
 
@@ -45,6 +46,40 @@ def detectable_effect(sd: float, n_blocks: int, *, level: float, power: float) -
         raise ValueError("a planned A/B has at least two blocks")
     df = n_blocks - 1
     return float((stats.t.ppf(1 - level, df) + stats.t.ppf(power, df)) * sd / math.sqrt(n_blocks))
+
+
+@dataclass(frozen=True, slots=True)
+class AAStatistics:
+    """Arrays of shape units.shape[:-1]: the interval of the offset, its two-sided p-value, and whether it is fit."""
+
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+    p_value: NDArray[np.float64]
+    fit: NDArray[np.bool_]
+
+    @property
+    def offset(self) -> NDArray[np.float64]:
+        """What is proven of the offset, whichever its sign: 0 where the interval holds 0."""
+        return np.maximum(0.0, np.maximum(self.low, -self.high))
+
+
+def aa_statistics(
+    units: ArrayLike,
+    *,
+    unfit_alpha: float = 0.05,
+    tolerated_offset_pct: float = 1.0,
+    seed: int = 0,
+    resamples: int = 9_999,
+) -> AAStatistics:
+    """The rule of `assess_aa` for arrays of units, shape (..., n): the simulator calibrates it."""
+    x = np.asarray(units, dtype=np.float64)
+    low, high = bca_interval(x, level=unfit_alpha / 2, seed=seed, resamples=resamples)
+    looks, spent = (x.shape[-1],), (unfit_alpha / 2,)
+    upper = sequential_pvalues(x, looks=looks, spent=spent, seed=seed)
+    p = np.minimum(1.0, 2 * np.minimum(upper, sequential_pvalues(-x, looks=looks, spent=spent, seed=seed)))
+    tolerated = from_percent(tolerated_offset_pct)
+    unfit = ((low > tolerated) | (high < -tolerated)) & (p <= unfit_alpha)
+    return AAStatistics(low, high, p, ~unfit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,11 +202,8 @@ def assess_aa(
         within[pairs == pair] -= ratios[pairs == pair].mean()
     sd = math.sqrt(float((within**2).sum()) / (len(blocks) - n_pairs))
     units = ratios if n_pairs == 1 else np.array(pair_means(blocks))
-    low, high = (float(v) for v in bca_interval(units, level=unfit_alpha / 2, seed=seed))
-    p = two_sided_sign_flip_pvalue(units, seed=seed)
-    tolerated = from_percent(tolerated_offset_pct)
-    outside = low > tolerated or high < -tolerated
-    fit = not (outside and p <= unfit_alpha)
+    figures = aa_statistics(units, unfit_alpha=unfit_alpha, tolerated_offset_pct=tolerated_offset_pct, seed=seed)
+    low, high, p, fit = float(figures.low), float(figures.high), float(figures.p_value), bool(figures.fit)
     interval = f"[{percent(low):+.2f}, {percent(high):+.2f}]"
     text = f"two equal servers differ by {percent(float(units.mean())):+.2f} % {interval}"
     if not fit:

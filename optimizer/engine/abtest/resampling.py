@@ -51,12 +51,6 @@ def sign_flip_pvalue(values: ArrayLike, *, seed: int = 0, exact_limit: int = EXA
     return float(result.pvalue)
 
 
-def two_sided_sign_flip_pvalue(values: ArrayLike, *, seed: int = 0) -> float:
-    """Two-sided p-value: twice the smaller tail, at most 1."""
-    x = np.asarray(values, dtype=np.float64)
-    return min(1.0, 2.0 * min(sign_flip_pvalue(x, seed=seed), sign_flip_pvalue(-x, seed=seed)))
-
-
 def expanded_level(level: float, n: int) -> float:
     """The one-sided level at which to read a bootstrap distribution of n units so that it covers as a t interval
     does.
