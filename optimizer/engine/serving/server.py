@@ -82,7 +82,8 @@ class LocalServer:
         self.spec = spec
         self.record = record
         self.state_dir = state_dir
-        self.http = httpx.Client(base_url=self.base_url, trust_env=False, timeout=30)
+        # Plain HTTP on the loopback: no certificates to load, no proxy to ask.
+        self.http = httpx.Client(base_url=self.base_url, trust_env=False, verify=False, timeout=30)  # noqa: S501
 
     def __enter__(self) -> Self:
         return self
@@ -180,6 +181,8 @@ class LocalServer:
                 owner=owner,
             )
             record.write(state)
+            if progress is not None:
+                progress(stage_of(""), 0.0)
             pid = _spawn(spec, environment, record, state)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -214,6 +217,11 @@ class LocalServer:
                 raise StartFailed(kind, cause, log=self.log, tail=tail[-4000:])
             if cancelled():
                 raise StartCancelled(log=self.log)
+            if progress is not None:
+                stage = stage_of(read_tail(self.log))
+                if stage != told or now - told_at >= 1:
+                    told, told_at = stage, now
+                    progress(stage, now - begun)
             if self.healthy():
                 record = ServerRecord.read(state)
                 if record is not None and record.pid == pid:
@@ -228,11 +236,6 @@ class LocalServer:
                     log=self.log,
                     tail=tail[-4000:],
                 )
-            if progress is not None:
-                stage = stage_of(read_tail(self.log))
-                if stage != told or now - told_at >= 1:
-                    told, told_at = stage, now
-                    progress(stage, now - begun)
             time.sleep(_POLL_S)
 
     @classmethod
