@@ -42,9 +42,16 @@ class Choice:
 class Family(Protocol):
     """One template file. Implementations are pure: text in, text out."""
 
-    name: str
-    tasks: tuple[str, ...]
-    max_batch: int  # the largest batch its kernels take; beyond it the stock operator stays
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Names of the tasks it has kernels for."""
+
+    @property
+    def max_batch(self) -> int:
+        """The largest batch its kernels take; beyond it the stock operator stays."""
 
     def space(self, task: KernelTask, host: Host, batch: int) -> dict[str, BaseDistribution]:
         """The declared search space for one batch regime on this host."""
@@ -61,10 +68,13 @@ class Family(Protocol):
     def isa(self, params: Params, host: Host) -> str:
         """The instruction set (a key of build.ISA_FLAGS) these parameters need."""
 
-    def trial_source(self, task: KernelTask, params: Params, host: Host, batch: int) -> str:
+    def trial_source(self, task: KernelTask, params: Params, batch: int) -> str:
         """A kernel of one variant, for any shape that fits."""
 
-    def composed_source(self, task: KernelTask, choices: Sequence[Choice], host: Host) -> str:
+    def unify(self, choices: Sequence[Choice]) -> list[Choice]:
+        """The choices as one object can hold them (a family may allow one variant an object only)."""
+
+    def composed_source(self, task: KernelTask, choices: Sequence[Choice]) -> str:
         """One kernel with a specialisation for each choice and RF_UNSUPPORTED elsewhere."""
 
 
@@ -86,7 +96,7 @@ def constants(name: str, values: Mapping[str, bool | int]) -> str:
     return "\n".join([f"struct {name} {{", *lines, "};"])
 
 
-_WIDE = frozenset({"kAhead", "kSkew"})
+_WIDE = frozenset({"kAhead", "kSkew", "kBlock", "kRowsPerThread"})
 
 
 def trial_candidate(
@@ -94,7 +104,7 @@ def trial_candidate(
 ) -> Candidate:
     """The candidate of one point of the space; its envelope says the one batch it was made for."""
     isa = family.isa(params, host)
-    source = family.trial_source(task, params, host, batch)
+    source = family.trial_source(task, params, batch)
     return Candidate(
         task=task.name,
         kind="cpp",
@@ -111,7 +121,7 @@ def families() -> tuple[Family, ...]:
     """The families there are. A new one is a module in `families/` with a FAMILY, listed here."""
     from optimizer.engine.agents.tuner.families import linear_bf16, rowwise
 
-    return tuple(f for f in (linear_bf16.FAMILY, rowwise.FAMILY) if f is not None)
+    return (linear_bf16.FAMILY, rowwise.FAMILY)
 
 
 def family_for(task: KernelTask) -> Family:

@@ -20,8 +20,8 @@ from optimizer.engine.agents.tuner.values import (
     Samples,
     Trial,
     TuneCancelled,
-    quantile,
     reps_for,
+    typical,
 )
 from optimizer.engine.build import build
 from optimizer.engine.candidate import Candidate
@@ -135,9 +135,7 @@ class Finals:
         best = {}
         for (label, m), params in picks.items():
             ranked = [
-                (quantile(samples[label, m, rank], 0.5), rank)
-                for rank in range(len(params))
-                if (label, m, rank) in samples
+                (typical(samples[label, m, rank]), rank) for rank in range(len(params)) if (label, m, rank) in samples
             ]
             best[label, m] = params[min(ranked)[1]] if ranked else params[0]
         return best
@@ -172,11 +170,12 @@ class Finals:
                 low = m + 1
         return choices
 
-    def _compose(self, choices: Sequence[Choice]) -> Candidate:
+    def _compose(self, picked: Sequence[Choice]) -> Candidate:
+        choices = self.family.unify(picked)
         isas = [self.family.isa(c.params, self.host) for c in choices]
         # Instruction sets of one family include each other; the one with the most flags runs all.
         isa = max(isas, key=lambda name: (name.startswith("amx"), isas.count(name)))
-        source = self.family.composed_source(self.task, choices, self.host)
+        source = self.family.composed_source(self.task, choices)
         return Candidate(
             task=self.task.name,
             kind="cpp",
@@ -237,7 +236,7 @@ class Finals:
             if item.label not in labels:
                 continue
             for m in batches:
-                us, stock_us = quantile(ours[item.label, m], 0.5), quantile(theirs[item.label, m], 0.5)
+                us, stock_us = typical(ours[item.label, m]), typical(theirs[item.label, m])
                 shape = self.plan.shape(item.label, m, self.task.batch_axis)
                 rate = self.task.bytes_moved(shape) / us / 1e3
                 rows.append(
@@ -256,23 +255,16 @@ class Finals:
         return tuple(rows)
 
     def _measure(self, session: KernelSession, m: int) -> Samples:
-        first, _ = session.measure(m, REPS)
-        step = sum(min(v) * self.plan.copies[label] for label, v in first.items())
-        extra = reps_for(step, at_least=REPS) - REPS
-        if extra > 0:
-            more, _ = session.measure(m, extra)
-            first = {label: [*values, *more[label]] for label, values in first.items()}
-        # The first step after a pause warms caches and clocks up.
-        return {label: values[1:] for label, values in first.items()}
+        return self._repeat(lambda reps: session.measure(m, reps)[0])
 
     def _stock(self, m: int) -> Samples:
-        first = self.stock.measure(m, REPS)
+        return self._repeat(lambda reps: self.stock.measure(m, reps))
+
+    def _repeat(self, measure: Callable[[int], Samples]) -> Samples:
+        """One step to warm up after a pause (not counted), then as many as make a sample."""
+        first = measure(1)
         step = sum(min(v) * self.plan.copies[label] for label, v in first.items())
-        extra = reps_for(step, at_least=REPS) - REPS
-        if extra > 0:
-            more = self.stock.measure(m, extra)
-            first = {label: [*values, *more[label]] for label, values in first.items()}
-        return {label: values[1:] for label, values in first.items()}
+        return measure(reps_for(step, at_least=REPS))
 
     def _shape(self, label: str) -> Mapping[str, int]:
         return next(s.shape for s in self.plan.live if s.label == label)

@@ -111,12 +111,11 @@ class KernelSession:
     def measure(
         self, batch: int, reps: int, *, give_up_us: float = 0.0, deadline_s: float = 30.0
     ) -> tuple[Samples, bool]:
-        """Microseconds a call by label, one per repetition, and whether it gave up on a slow kernel."""
+        """Microseconds of every call by label, and whether it gave up on a slow kernel (half-way)."""
         answer = self._child.ask(
             f"time {batch} {reps} {give_up_us:.1f}", deadline_s=deadline_s, cancelled=self._cancelled
         )
-        copies = self._data.plan.copies
-        us = {str(k): [float(v) / copies[str(k)] for v in values] for k, values in answer["us"].items()}
+        us = {str(k): [float(v) for v in values] for k, values in answer["us"].items()}
         return us, bool(answer["gave_up"])
 
     def close(self) -> None:

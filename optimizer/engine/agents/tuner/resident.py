@@ -56,7 +56,8 @@ class Resident:
             while b"\n" not in self._buffer:
                 left = end - time.monotonic()
                 if left <= 0:
-                    raise ChildFailed("timeout", f"no answer to {line.split(' ', maxsplit=1)[0]!r} in {deadline_s:.0f} s")
+                    asked = line.partition(" ")[0]
+                    raise ChildFailed("timeout", f"no answer to {asked[:40]!r} in {deadline_s:.0f} s")
                 if cancelled is not None and cancelled():
                     raise ChildFailed("timeout", "cancelled")
                 if not selector.select(min(left, 0.2)):

@@ -38,8 +38,8 @@ from optimizer.engine.agents.tuner.values import (
     TuneCancelled,
     TunerError,
     TuneResult,
-    quantile,
     reps_for,
+    typical,
 )
 from optimizer.engine.build import Built, build
 from optimizer.engine.candidate import Candidate
@@ -51,7 +51,6 @@ REPS = 5  # steps a candidate is timed for; the first warms up
 GIVE_UP = 1.5  # a step slower than this times the best so far is not worth finishing
 STOCK_EVERY_S = 15.0  # how often the stock operator is timed again during the search
 STARTUP_TRIALS = 10  # random points before the sampler models anything, per regime
-Q = 0.25  # quantile of repetitions compared in the search: robust to a neighbour's bursts
 
 
 def tune(
@@ -213,7 +212,7 @@ class _Run:
         step_us = sum(regime.weight[s] * us for s, us in regime.stock_us.items())
         samples = stock.measure(regime.batch, reps_for(step_us or 1e6, at_least=REPS))
         for label in regime.labels:
-            us = quantile(samples[label][1:] or samples[label], Q)
+            us = typical(samples[label])
             # The quickest the stock operator was seen: a burst next door must not make us look good.
             regime.stock_us[label] = min(us, regime.stock_us.get(label, us))
 
@@ -339,17 +338,17 @@ class _Run:
         m = regime.batch
         stock = sum(regime.weight[s] * regime.stock_us[s] for s in labels)
         best = sum(regime.weight[s] * regime.best_us.get(s, regime.stock_us[s]) for s in labels)
-        copies = data.plan.copies
-        share = sum(copies[s] for s in labels) / sum(regime.weight[s] for s in labels)
+        copies = data.plan.copies  # fewer than calls where the weights of a step are more than are rotated
+        best_rotation = sum(copies[s] * regime.best_us.get(s, regime.stock_us[s]) for s in labels)
         with KernelSession(
-            runner, kernel, data, labels=labels, batches=dict.fromkeys(labels, [m]),
+            runner, kernel, data, labels=labels, batches={s: (m,) for s in labels},
             threads=self.host.threads, env=self.env, cancelled=self.cancelled,
         ) as session:  # fmt: skip
             for label in labels:
                 session.verify(label, m)
-            reps = reps_for(best * share, at_least=REPS)
-            us, gave_up = session.measure(m, reps, give_up_us=GIVE_UP * best * share)
-        timings = tuple(Timing(s, m, quantile(us[s][1:] or us[s], Q)) for s in labels)
+            reps = reps_for(best_rotation, at_least=REPS)
+            us, gave_up = session.measure(m, reps, give_up_us=GIVE_UP * best_rotation)
+        timings = tuple(Timing(s, m, typical(us[s])) for s in labels)
         took = sum(regime.weight[t.label] * t.us for t in timings)
         if gave_up:
             why = f"stopped early: a step took {took:.0f} us where the best so far takes {best:.0f}"

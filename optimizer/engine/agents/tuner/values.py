@@ -135,13 +135,14 @@ class TuneResult:
         return stock, ours
 
 
-Samples = dict[str, list[float]]  # label -> microseconds a call, one per repetition of the step
+Samples = dict[str, list[float]]  # label -> microseconds of each call, repetition by repetition
 
 
 class BaselineSession(Protocol):
     """The stock operator, set up with the same rotation and threads, kept warm between measurements."""
 
-    def measure(self, batch: int, reps: int) -> Samples: ...
+    def measure(self, batch: int, reps: int) -> Samples:
+        """Time every call of `reps` steps at a batch."""
 
     def close(self) -> None: ...
 
@@ -155,6 +156,16 @@ class Baseline(Protocol):
 def reps_for(step_us: float, *, at_least: int, total_ms: float = 20.0) -> int:
     """Repetitions of a step that take about `total_ms`, `at_least` some, 400 at most."""
     return max(at_least, min(400, int(total_ms * 1000 / max(step_us, 1.0))))
+
+
+# What stands for a set of calls: their lower quartile, on both sides. A call is short against a scheduler's time
+# slice, so most calls run undisturbed even on a busy host, and the disturbed ones are in the upper part.
+TYPICAL = 0.25
+
+
+def typical(samples: Sequence[float]) -> float:
+    """The time that stands for these calls (their TYPICAL quantile)."""
+    return quantile(samples, TYPICAL)
 
 
 def quantile(samples: Sequence[float], q: float) -> float:

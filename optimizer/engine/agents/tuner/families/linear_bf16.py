@@ -33,7 +33,12 @@ class LinearBf16:
     tasks: tuple[str, ...] = ("linear_bf16_cpu",)
     max_batch: int = TILE_ROWS
 
-    def space(self, task: KernelTask, host: Host, batch: int) -> dict[str, BaseDistribution]:
+    def space(
+        self,
+        task: KernelTask,  # noqa: ARG002 - interface
+        host: Host,
+        batch: int,
+    ) -> dict[str, BaseDistribution]:
         engines = ["vector"]
         if host.runs("amx_bf16") and batch <= TILE_ROWS:
             engines.append("matrix")
@@ -94,12 +99,15 @@ class LinearBf16:
     def isa(self, params: Params, host: Host) -> str:
         return "amx_bf16" if params["engine"] == "matrix" else self._vector_isa(host)
 
-    def trial_source(self, task: KernelTask, params: Params, host: Host, batch: int) -> str:
+    def trial_source(self, task: KernelTask, params: Params, batch: int) -> str:  # noqa: ARG002 - interface
         choice = Choice({"N": 0, "K": 0}, batch, batch, params)
         return self._source([choice])
 
-    def composed_source(self, task: KernelTask, choices: Sequence[Choice], host: Host) -> str:
+    def composed_source(self, task: KernelTask, choices: Sequence[Choice]) -> str:  # noqa: ARG002 - interface
         return self._source(choices)
+
+    def unify(self, choices: Sequence[Choice]) -> list[Choice]:
+        return list(choices)
 
     def _vector_isa(self, host: Host) -> str:
         return next(isa for isa in VECTOR_ISAS if host.runs(isa))

@@ -2,8 +2,8 @@
 
 First line of stdin: a plan (JSON): task, threads, batches, shapes {label: {axis: length}}, copies {label: n},
 order [[label, copy], ...]. Answers {"ready": true, ...}. Then {"batch": m, "reps": r} lines, each answered with
-{"us": {label: [microseconds a call, one per repetition]}}. Microseconds are net of what calling any torch
-operator from Python costs (measured with one that does nothing), since candidates are timed from C.
+{"us": {label: [microseconds of every call, repetition by repetition]}}. Microseconds are net of what calling any
+torch operator from Python costs (measured with one that does nothing), since candidates are timed from C.
 """
 
 # Standalone on purpose: the serving environment does not have the optimizer package.
@@ -14,12 +14,15 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
 
-Call = Callable[[], object]
+Call = Callable[..., object]
+Shape = dict[str, int]
 
 
 def load_operators() -> str:
@@ -30,10 +33,10 @@ def load_operators() -> str:
     folder = Path(next(iter(spec.submodule_search_locations)))
     # As vLLM's CPU platform chooses among its builds.
     names = ["_C"]
-    if torch.cpu._is_avx512_supported() and not torch.cpu._is_avx512_bf16_supported():
+    if not torch.cpu._is_avx512_supported():  # noqa: SLF001 - as vLLM asks
+        names = ["_C_AVX2", "_C"]  # only "_C" exists for other architectures
+    elif not torch.cpu._is_avx512_bf16_supported():  # noqa: SLF001
         names = ["_C_AVX512", "_C"]
-    elif torch.cpu._is_avx2_supported() and not torch.cpu._is_avx512_supported():
-        names = ["_C_AVX2", "_C"]
     for name in names:
         path = folder / f"{name}.abi3.so"
         if path.exists():
@@ -42,7 +45,7 @@ def load_operators() -> str:
     raise RuntimeError(f"no compiled operators in {folder}")
 
 
-def linear_calls(shape: dict[str, int], copies: int, batches: list[int]) -> dict[int, list[list[Call]]]:
+def linear_calls(shape: Shape, copies: int, batches: list[int]) -> dict[int, list[list[Call]]]:
     """[batch][copy] -> alternatives; one here: oneDNN behind a handler, as the linear layers call it."""
     n, k = shape["N"], shape["K"]
     handlers = []
@@ -55,7 +58,7 @@ def linear_calls(shape: dict[str, int], copies: int, batches: list[int]) -> dict
         x = torch.randn(m, k, dtype=torch.bfloat16)
         out = torch.empty(m, n, dtype=torch.bfloat16)
         op = torch.ops._C.onednn_mm.default
-        found[m] = [[lambda h=h, x=x, out=out: op(out, x, None, h)] for h in handlers]
+        found[m] = [[partial(op, out, x, None, handler)] for handler in handlers]
     return found
 
 
@@ -65,51 +68,44 @@ def eager_rms_norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> tor
     return y.to(weight.dtype) * weight
 
 
-def rms_norm_calls(shape: dict[str, int], copies: int, batches: list[int]) -> dict[int, list[list[Call]]]:
+def eager_fused(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, epsilon: float) -> object:
+    total = x.to(torch.float32) + residual.to(torch.float32)
+    y = total * torch.rsqrt(total.pow(2).mean(dim=-1, keepdim=True) + epsilon)
+    return y.to(weight.dtype) * weight, total.to(x.dtype)
+
+
+def eager_silu(x: torch.Tensor) -> torch.Tensor:
+    d = x.shape[-1] // 2
+    return torch.nn.functional.silu(x[..., :d]) * x[..., d:]
+
+
+def rms_norm_calls(shape: Shape, copies: int, batches: list[int]) -> dict[int, list[list[Call]]]:
+    weight = torch.ones(shape["H"], dtype=torch.bfloat16)
     found: dict[int, list[list[Call]]] = {}
     for m in batches:
         x = torch.randn(m, shape["H"], dtype=torch.bfloat16)
-        out, weight = torch.empty_like(x), torch.ones(shape["H"], dtype=torch.bfloat16)
-        op = torch.ops._C.rms_norm.default
-        found[m] = [
-            [
-                lambda x=x, out=out, w=weight: op(out, x, w, 1e-5),
-                lambda x=x, w=weight: eager_rms_norm(x, w, 1e-5),
-            ]
-        ] * copies
+        compiled = partial(operator("rms_norm"), torch.empty_like(x), x, weight, 1e-5)
+        found[m] = [[compiled, partial(eager_rms_norm, x, weight, 1e-5)]] * copies
     return found
 
 
-def fused_calls(shape: dict[str, int], copies: int, batches: list[int]) -> dict[int, list[list[Call]]]:
+def fused_calls(shape: Shape, copies: int, batches: list[int]) -> dict[int, list[list[Call]]]:
+    weight = torch.ones(shape["H"], dtype=torch.bfloat16)
     found: dict[int, list[list[Call]]] = {}
     for m in batches:
         x = torch.randn(m, shape["H"], dtype=torch.bfloat16)
         # A zero keeps the residual from growing while it is added to in place.
-        zero, residual = torch.zeros_like(x), x.clone()
-        weight = torch.ones(shape["H"], dtype=torch.bfloat16)
-        op = torch.ops._C.fused_add_rms_norm.default
-        found[m] = [
-            [
-                lambda x=zero, r=residual, w=weight: op(x, r, w, 1e-5),
-                lambda x=x, r=residual, w=weight: eager_rms_norm(x + r, w, 1e-5),
-            ]
-        ] * copies
+        compiled = partial(operator("fused_add_rms_norm"), torch.zeros_like(x), x.clone(), weight, 1e-5)
+        found[m] = [[compiled, partial(eager_fused, x, x.clone(), weight, 1e-5)]] * copies
     return found
 
 
-def silu_calls(shape: dict[str, int], copies: int, batches: list[int]) -> dict[int, list[list[Call]]]:
-    d = shape["D"]
+def silu_calls(shape: Shape, copies: int, batches: list[int]) -> dict[int, list[list[Call]]]:
     found: dict[int, list[list[Call]]] = {}
     for m in batches:
-        x = torch.randn(m, 2 * d, dtype=torch.bfloat16)
-        out = torch.empty(m, d, dtype=torch.bfloat16)
-        op = torch.ops._C.silu_and_mul.default
-        found[m] = [
-            [
-                lambda x=x, out=out: op(out, x),
-                lambda x=x: torch.nn.functional.silu(x[:, :d]) * x[:, d:],
-            ]
-        ] * copies
+        x = torch.randn(m, shape["D2"], dtype=torch.bfloat16)
+        out = torch.empty(m, shape["D"], dtype=torch.bfloat16)
+        found[m] = [[partial(operator("silu_and_mul"), out, x), partial(eager_silu, x)]] * copies
     return found
 
 
@@ -133,6 +129,19 @@ def overhead_us() -> float:
     return sorted(samples)[1000] / 1e3
 
 
+def operator(name: str) -> Call:
+    """A compiled operator; one that this build lacks raises when it is called, so it is left out."""
+    try:
+        found: Call = getattr(torch.ops._C, name).default
+    except AttributeError:
+        return partial(_missing, name)
+    return found
+
+
+def _missing(name: str, *_: object) -> object:
+    raise NotImplementedError(f"no compiled operator {name}")
+
+
 def usable(calls: list[Call]) -> list[Call]:
     """The alternatives that run at all in this build (a CPU build lacks some compiled operators)."""
     good = []
@@ -148,24 +157,20 @@ def usable(calls: list[Call]) -> list[Call]:
 def measure(
     order: list[tuple[str, int]], calls: dict[str, list[list[Call]]], reps: int, cost_us: float
 ) -> dict[str, list[float]]:
-    alternatives = max(len(c[0]) for c in calls.values())
+    """Microseconds of every call by label; of the alternatives, those of the one with the lowest median."""
     best: dict[str, list[float]] = {}
-    for which in range(alternatives):
-        sums: dict[str, list[float]] = {}
+    for which in range(max(len(c[0]) for c in calls.values())):
+        samples: dict[str, list[float]] = {label: [] for label in calls}
         for _ in range(reps):
-            step: dict[str, float] = {}
-            count: dict[str, int] = {}
             for label, copy in order:
-                call = calls[label][copy][which % len(calls[label][copy])]
+                alternatives = calls[label][copy]
+                call = alternatives[which % len(alternatives)]
                 start = time.perf_counter_ns()
                 call()
                 took = (time.perf_counter_ns() - start) / 1e3
-                step[label] = step.get(label, 0.0) + max(took - cost_us, 0.01)
-                count[label] = count.get(label, 0) + 1
-            for label, total in step.items():
-                sums.setdefault(label, []).append(total / count[label])
-        for label, values in sums.items():
-            if label not in best or sorted(values)[len(values) // 2] < sorted(best[label])[len(values) // 2]:
+                samples[label].append(max(took - cost_us, 0.01))
+        for label, values in samples.items():
+            if label not in best or median(values) < median(best[label]):
                 best[label] = values
     return best
 
