@@ -15,6 +15,7 @@ import numpy as np
 
 from optimizer.engine.candidate import Candidate
 from optimizer.engine.judge.context import Gate, JudgeContext, Progress
+from optimizer.engine.judge.envelope import covers
 from optimizer.engine.judge.exercise import arena_bytes
 from optimizer.engine.judge.gates import GATES
 from optimizer.engine.judge.policy import JudgePolicy
@@ -24,6 +25,7 @@ from optimizer.engine.judge.verdict import GateOutcome, GateResult, Outcome, Ver
 from optimizer.engine.tasks.base import KernelTask, Shape
 from rackforge_runtime.canonical import digest_bytes
 from rackforge_runtime.runner.confine import Held
+from rackforge_runtime.runner.frames import pack_files
 
 
 def judge(
@@ -44,7 +46,8 @@ def judge(
 ) -> Verdict:
     """Judge one candidate; always returns a verdict, in bounded time.
 
-    shapes: those it is meant for (a server's own); None: the task's declared ones.
+    shapes: those it is meant for (a server's own); None: the task's declared ones. Only those inside of the
+        candidate's declared envelope are judged.
     store: keeps a piece of evidence (the object) and returns its digest.
     serving_python: interpreter with torch, for Python and Triton candidates.
     seed: only to replay a verdict; drawn secretly otherwise.
@@ -57,6 +60,9 @@ def judge(
     wanted = tuple(shapes if shapes is not None else task.shapes)
     if not wanted:
         raise ValueError(f"{task.name}: no shapes to judge at")
+    # Shapes outside of the declared envelope are not what it is for: it is not asked to run them, and the verdict
+    # does not speak of them. A candidate which covers none of them declines in G4.
+    wanted = tuple(s for s in wanted if covers(candidate.envelope, task, s)) or wanted[:1]
     if sum(arena_bytes(task, wanted)) > policy.max_call_bytes * 4:
         raise ValueError(f"{task.name}: a call moves more than max_call_bytes = {policy.max_call_bytes}")
     if pool is None:
@@ -89,10 +95,11 @@ def judge(
         results.append(_run(gate, ctx, deadline))
         if results[-1].outcome not in (GateOutcome.PASS, GateOutcome.NOT_APPLICABLE, GateOutcome.QUARANTINE):
             break
-    if ctx.object_digest:
-        for name, data in ctx.files:
-            if name == "kernel.so":
-                store(data)
+    # What a replay and a registry need: the sources, and the object that ran.
+    store(pack_files(sorted(candidate.files.items())))
+    for name, data in ctx.files:
+        if name == "kernel.so":
+            store(data)
     outcome, reason = conclude(tuple(results))
     verdict = Verdict(
         outcome=outcome,
