@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from optimizer.engine.abtest.aa import aa_statistics
 from optimizer.engine.abtest.blocks import from_percent, percent
 from simulator.noise import NOISE, NoiseModel
-from simulator.rules import ACCEPT, OUTCOMES, RULES, Rule
+from simulator.rules import ACCEPT, OUTCOMES, RESAMPLES, RULES, Rule, random_blocks
 
 CHUNK = 2_000
 
@@ -96,4 +97,48 @@ def simulate_campaigns(
         mean_starts=float(np.concatenate([p.starts for p in parts]).mean()),
         published_gain_pct=percent(float(published[np.isfinite(published)].mean())) if accepted else None,
         coverage=float(((low <= gain) & (gain <= high))[known].mean()) if known.any() else None,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AASimulation:
+    """How often an A/A run of two equal servers is called unfit, with a 95 % Clopper-Pearson interval."""
+
+    noise: str
+    blocks: int
+    tolerated_offset_pct: float
+    campaigns: int
+    unfit_rate: float
+    low: float
+    high: float
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+
+def simulate_aa(
+    noise: NoiseModel | str,
+    n: int,
+    seed: int,
+    *,
+    blocks: int = 6,
+    warm_up: int = 5,
+    tolerated_offset_pct: float = 0.0,
+) -> AASimulation:
+    """Simulate A/A runs. Without server luck each unfit is a false alarm: the rate is to stay <= 5 %."""
+    model = NOISE[noise] if isinstance(noise, str) else noise
+    rng = np.random.default_rng(seed)
+    luck = model.server_luck(rng, (n, 2))
+    ratios = random_blocks(model, rng, n, blocks, warm_up=warm_up) + (luck[:, 1:] - luck[:, :1])
+    fit = aa_statistics(ratios, tolerated_offset_pct=tolerated_offset_pct, resamples=RESAMPLES).fit
+    unfit = int((~fit).sum())
+    low, high = clopper_pearson(unfit, n)
+    return AASimulation(
+        noise=model.name,
+        blocks=blocks,
+        tolerated_offset_pct=tolerated_offset_pct,
+        campaigns=n,
+        unfit_rate=unfit / n,
+        low=low,
+        high=high,
     )

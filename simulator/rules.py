@@ -50,9 +50,15 @@ def block_log_ratios(slots: Floats, orders: NDArray[np.int64]) -> Floats:
     return ratios
 
 
-def _session(noise: NoiseModel, rng: np.random.Generator, campaigns: int, blocks: int) -> Floats:
+def random_blocks(
+    noise: NoiseModel, rng: np.random.Generator, campaigns: int, blocks: int, *, warm_up: int = 0
+) -> Floats:
+    """Log-ratios of one session's blocks in random order, without gain and luck, shape (campaigns, blocks).
+
+    warm_up: so many runs from the start of the session are thrown away.
+    """
     orders = rng.integers(0, 2, (campaigns, blocks)) * 2 - 1
-    return block_log_ratios(noise.slots(rng, campaigns, 4 * blocks), orders)
+    return block_log_ratios(noise.slots(rng, campaigns, warm_up + 4 * blocks)[:, warm_up:], orders)
 
 
 def _simple(
@@ -93,7 +99,7 @@ def five_and_five(noise: NoiseModel, gain: float, n: int, rng: np.random.Generat
 def ten_blocks(noise: NoiseModel, gain: float, n: int, rng: np.random.Generator) -> RuleResult:
     """Ten random ABBA blocks on one pair of servers: accept when the one-sided 95 % Student bound is above 0."""
     luck = noise.server_luck(rng, (n, 2))
-    x = _session(noise, rng, n, 10) + gain + (luck[:, 1:] - luck[:, :1])
+    x = random_blocks(noise, rng, n, 10) + gain + (luck[:, 1:] - luck[:, :1])
     half = stats.t.ppf(0.95, 9) * x.std(axis=1, ddof=1) / np.sqrt(10)
     mean = x.mean(axis=1)
     return _simple(mean - half > 0, mean, mean - half, mean + half, runs=40, starts=2)
@@ -104,25 +110,29 @@ class Gate:
     """Our rule: A/A, planned looks, confirmation over restarted pairs; the engine's own statistics throughout.
 
     literal_floor: accept in discovery only when the lower bound exceeds max(MDE, noise floor), the rule that ADR 0004
-    turned down; for comparison. Guards and engagement are taken as passed.
+    turned down; for comparison. warm_up_runs are thrown away on each server after its start, and counted as cost.
+    Guards and engagement are taken as passed.
     """
 
     design: SequentialDesign = field(default_factory=SequentialDesign)
     confirmation: ConfirmationDesign = field(default_factory=ConfirmationDesign)
     aa_blocks: int = 6
+    warm_up_runs: int = 5
     literal_floor: bool = False
 
     def __call__(self, noise: NoiseModel, gain: float, n: int, rng: np.random.Generator) -> RuleResult:
         d = self.design
         luck = noise.server_luck(rng, (n, 3))  # A, its twin in the A/A, and B that takes the twin's place
-        aa = _session(noise, rng, n, self.aa_blocks) + (luck[:, 1:2] - luck[:, :1])
+        aa = random_blocks(noise, rng, n, self.aa_blocks, warm_up=self.warm_up_runs) + (luck[:, 1:2] - luck[:, :1])
         checked = aa_statistics(aa, resamples=RESAMPLES)
         sd = aa.std(axis=1, ddof=1)
         outcome = np.where(checked.fit, INCONCLUSIVE, INFRA_ERROR)
         runs, starts = np.full(n, 4.0 * self.aa_blocks), np.full(n, 2.0)
         active = checked.fit.copy()
         starts[active] += 1
-        blocks = _session(noise, rng, n, d.max_blocks) + gain + (luck[:, 2:] - luck[:, :1])
+        blocks = (
+            random_blocks(noise, rng, n, d.max_blocks, warm_up=self.warm_up_runs) + gain + (luck[:, 2:] - luck[:, :1])
+        )
         discovered = np.zeros(n, dtype=bool)
         factor = spread_upper_limit(1.0, self.aa_blocks)
         mde = sd * factor * detectable_effect(1.0, d.max_blocks, level=d.interval_levels[-1], power=d.power)
@@ -164,8 +174,13 @@ class Gate:
         published, low, high = (np.full(n, np.nan) for _ in range(3))
         if len(rows):
             luck = noise.server_luck(rng, (len(rows), c.pairs, 2))
+            skip = self.warm_up_runs
             within = np.stack(
-                [_session(noise, rng, len(rows), c.blocks_per_pair).mean(axis=1) for _ in range(c.pairs)], axis=1
+                [
+                    random_blocks(noise, rng, len(rows), c.blocks_per_pair, warm_up=skip).mean(axis=1)
+                    for _ in range(c.pairs)
+                ],
+                axis=1,
             )
             means = within + gain + luck[..., 1] - luck[..., 0]
             _, lo, hi, accept = confirmation_statistics(c, means, resamples=RESAMPLES)
@@ -178,7 +193,7 @@ class Gate:
             starts[rows] += 2.0 * pairs
             kept = rows[accept]
             published[kept], low[kept], high[kept] = means[accept].mean(axis=1), lo[accept], hi[accept]
-        return RuleResult(outcome, runs, starts, published, low, high, discovered)
+        return RuleResult(outcome, runs + self.warm_up_runs * starts, starts, published, low, high, discovered)
 
 
 RULES: Mapping[str, Rule] = {
@@ -186,5 +201,6 @@ RULES: Mapping[str, Rule] = {
     "five-and-five": five_and_five,
     "ten-blocks": ten_blocks,
     "gate": Gate(),
+    "gate-cold": Gate(warm_up_runs=0),
     "gate-literal-floor": Gate(literal_floor=True),
 }

@@ -11,6 +11,7 @@ from optimizer.engine.abtest.engagement import EngagementProof, NotEngaged, chec
 from optimizer.engine.abtest.guards import GuardResult, error_guard, fidelity_guard, latency_guard, memory_guard
 from optimizer.engine.abtest.resampling import bca_interval, holm, sign_flip_pvalue
 from optimizer.engine.abtest.sequential import SequentialDesign
+from optimizer.engine.abtest.warmup import warm_up_length
 
 __all__ = [
     "REQUIRED_GUARDS",
@@ -46,4 +47,5 @@ __all__ = [
     "plan_pairs",
     "select_for_confirmation",
     "sign_flip_pvalue",
+    "warm_up_length",
 ]
