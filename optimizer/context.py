@@ -40,6 +40,7 @@ class StepResult:
 
     result: dict[str, Any] = field(default_factory=dict)
     next: Sequence[tuple[StepKind, str]] = ()
+    skip_rest: bool = False  # what still waits is skipped, before `next` is appended
     finish: Outcome | None = None
     reason: str = ""
 
@@ -141,6 +142,19 @@ class StepContext:
         """What was measured in this step (or in another one of the campaign), in order."""
         query = Measurement.objects.filter(step__campaign_id=self.campaign.pk, step__key=key or self.key)
         return list(query.filter(kind=kind, regime=regime).order_by("index"))
+
+    def drop_measurements(self, *, kind: str, regime: str, why: str, from_index: int = 0) -> None:
+        """Forget what this step measured in a regime (it has to be measured anew), and say so."""
+        with transaction.atomic():
+            step = leases.hold(self.claim)
+            gone, _ = Measurement.objects.filter(step=step, kind=kind, regime=regime, index__gte=from_index).delete()
+            if gone:
+                services.note_failure(
+                    campaign_id=self.campaign.pk,
+                    stage=self.key,
+                    what=f"{gone} measurements of {regime} were dropped",
+                    why=f"{why}; they are measured again",
+                )
 
     def candidate(self, *, digest: str, task: str, **fields: Any) -> Candidate:
         """Record a candidate under the lease."""

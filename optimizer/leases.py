@@ -91,9 +91,7 @@ def claim(*, campaign_id: uuid.UUID | str, owner: str | None = None) -> Claim | 
         if campaign is None:
             return None
         node = Node.objects.select_for_update().get(pk=campaign.deployment.node_id)
-        others = Step.objects.filter(state=StepState.RUNNING, campaign__deployment__node=node).exclude(
-            campaign=campaign
-        )
+        running = Step.objects.filter(state=StepState.RUNNING, campaign__deployment__node=node)
         if any(not is_free(step) for step in running.exclude(campaign=campaign)):
             return None
         step = next_step(campaign)

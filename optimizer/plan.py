@@ -28,10 +28,10 @@ class TestDesign(BaseModel):
 
     alpha: float = Field(default=0.05, gt=0, lt=0.5)
     power: float = Field(default=0.8, gt=0.5, lt=1)
-    looks: tuple[int, ...] = (6, 9, 14)
-    aa_blocks: int = Field(default=6, ge=4)
-    confirm_restarts: int = Field(default=2, ge=1)
-    confirm_blocks: int = Field(default=4, ge=2)  # of each restart
+    looks: tuple[int, ...] = (6, 10, 14, 20)
+    aa_blocks: int = Field(default=6, ge=6)
+    confirm_restarts: int = Field(default=2, ge=2)  # at least; as many as the test needs are made
+    confirm_blocks: int = Field(default=1, ge=1)  # of each restarted pair
 
     @model_validator(mode="after")
     def _check(self) -> TestDesign:

@@ -10,7 +10,7 @@ import structlog
 from django.db import transaction
 from django.utils import timezone
 
-from optimizer import leases, services
+from optimizer import leases, servers, services
 from optimizer.context import (
     Handler,
     Heartbeat,
@@ -44,7 +44,10 @@ def advance(campaign_id: uuid.UUID | str, *, owner: str | None = None) -> bool:
         log.warning("lease lost", campaign=str(claimed.campaign_id), step=claimed.step_id, error=str(error))
         return False
     services.settle(campaign_id=campaign_id, actor="worker")
-    return not CampaignState(Campaign.objects.get(pk=claimed.campaign_id).state).terminal
+    if Campaign.objects.get(pk=claimed.campaign_id).state != CampaignState.RUNNING:
+        servers.stop_campaign(claimed.campaign_id)
+        return False
+    return True
 
 
 def _work(claimed: Claim) -> None:
@@ -103,6 +106,8 @@ def _apply(claimed: Claim, begin: float, outcome: StepResult) -> None:
         finished_at=timezone.now(),
     )
     campaign = Campaign.objects.select_for_update().get(pk=claimed.campaign_id)
+    if outcome.skip_rest:
+        campaign.steps.filter(state=StepState.PENDING).update(state=StepState.SKIPPED)
     services.add_steps(campaign=campaign, steps=outcome.next)
     if outcome.finish is not None:
         services.finish(

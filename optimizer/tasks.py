@@ -26,7 +26,8 @@ def wake_campaigns() -> int:
         step = leases.next_step(campaign)
         settled = campaign.state == CampaignState.PAUSED and campaign.desired == Desired.PAUSE
         if not settled and step is not None and leases.is_free(step):
-            advance_campaign.delay(str(campaign.pk))
+            # Older wake-ups are worth nothing; a busy worker would only collect them.
+            advance_campaign.apply_async((str(campaign.pk),), expires=15)
             woken += 1
     return woken
 
