@@ -57,12 +57,14 @@ PLAIN = Layout()
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What one call made. Times in ns: ours around the request, and what the runner claims."""
+    """What one call made. Times in ns: ours around the request, what the runner claims, and the CPU time that all
+    threads of the process used meanwhile by the kernel's account (threads that have ended are not in it)."""
 
     outputs: dict[str, Array]
     supported: bool
     elapsed_ns: int
     claimed_ns: int
+    cpu_ns: int
 
 
 @dataclass(slots=True)
@@ -262,6 +264,7 @@ class Exerciser:
                 kept.append((tensor.offset, segment.map[tensor.offset : tensor.offset + length]))
         before = [session.outputs.map[a:b] for a, b in zones]
         nonce = new_nonce()
+        cpu_before = session.cpu_ns()
         packed = pack_request(Request(Op.NOOP if noop else Op.GO, nonce))
         reply, elapsed = session.timed(packed, nonce, timeout_s=self.policy.call_timeout_s, resume=True)
         session.stop()
@@ -270,9 +273,9 @@ class Exerciser:
             t.name: np.array(_view(session.outputs, t, dims_of(t, shape), made[t.name].stride, made[t.name].offset))
             for t in task.outputs
         }
+        cpu = session.cpu_ns()
         session.resume()
         self.calls += 1
-        cpu = session.cpu_ns()
         self._pending = _Pending(
             [(a, data) for (a, _), data in zip(zones, after, strict=True)], cpu, time.monotonic(), kept
         )
@@ -294,7 +297,7 @@ class Exerciser:
             if bytes(scratch) != old:
                 raise CandidateFault("out-of-bounds-write", f"around {spec.name}")
         self._check_inputs(kept)
-        return Made(outputs, status is Status.OK, elapsed, reply.claimed_ns)
+        return Made(outputs, status is Status.OK, elapsed, reply.claimed_ns, max(cpu - cpu_before, 0))
 
     def settle(self, *, wait: bool = True) -> None:
         """Look again at the call before: outputs as they were at its return, inputs too, nobody still at work."""

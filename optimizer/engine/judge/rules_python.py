@@ -1,7 +1,7 @@
 """The static rules for Python and Triton candidates. Standard library only and run as a script in a killable child:
 a parser is no place to be brave with a stranger's text.
 
-    python -I -S rules_python.py NAME triton|python ALLOWED,... < source  ->  JSON list of findings
+    python -I -S rules_python.py NAME triton|python ALLOWED,... OWN,... < source  ->  JSON list of findings
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 MODULES = frozenset(
-    ("__future__", "collections", "dataclasses", "enum", "functools", "itertools", "math", "torch", "typing")
+    ("__future__", "collections", "dataclasses", "enum", "functools", "math", "torch", "typing")
 )
 TRITON_MODULES = frozenset(("triton",))
 # Parts of allowed packages that are no place for a kernel.
@@ -46,18 +46,24 @@ CACHES = frozenset(("data_ptr", "lru_cache", "cache", "cached_property", "id", "
 MAX_LITERALS = 2048
 
 
-def scan(name: str, source: str, *, triton: bool, allowed: frozenset[str]) -> list[dict[str, Any]]:
-    """Findings in one file. A file that does not parse is one."""
+def scan(
+    name: str, source: str, *, triton: bool, allowed: frozenset[str], own: frozenset[str] = frozenset()
+) -> list[dict[str, Any]]:
+    """Findings in one file. A file that does not parse is one. own: the candidate's other modules."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return [_finding(name, getattr(error, "lineno", 0) or 0, "does not parse", str(error), hard=True)]
     imported = _imports(tree)
     language = {a for a, path in imported.items() if path.startswith("triton")} if triton else set()
-    own = frozenset(("torch", *allowed)) if "torch" in allowed else allowed
-    found = []
+    found = [
+        _finding(name, 0, "shadows a module", module, hard=True)
+        for module in own
+        if module in sys.stdlib_module_names or module in ("torch", "triton", "numpy", "runner")
+    ]
+    shared = _module_names(tree)
     for node in ast.walk(tree):
-        for rule, text, hard in _look(node, triton, own, imported, language):
+        for rule, text, hard in _look(node, triton, allowed, imported, language, own, shared):
             found.append(_finding(name, getattr(node, "lineno", 0), rule, text, hard=hard))
     return sorted(found, key=lambda f: (not f["hard"], f["line"]))
 
@@ -79,15 +85,38 @@ def _imports(tree: ast.AST) -> dict[str, str]:
     return found
 
 
+def _module_names(tree: ast.Module) -> set[str]:
+    """Names that live from call to call: assigned at module level, or declared global or nonlocal; functions too."""
+    found: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)}
+        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            found.add(node.name)
+    for inner in ast.walk(tree):
+        if isinstance(inner, (ast.Global, ast.Nonlocal)):
+            found |= set(inner.names)
+    local = {
+        n.id
+        for f in ast.walk(tree)
+        if isinstance(f, ast.FunctionDef) and not any(isinstance(g, ast.Global) for g in ast.walk(f))
+        for n in ast.walk(f)
+        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+    }
+    return found - local
+
+
 Look = Iterator[tuple[str, str, bool]]
 
 
 def _look(
-    node: ast.AST, triton: bool, allowed: frozenset[str], imported: dict[str, str], language: set[str]
-) -> Look:
+    node: ast.AST, triton: bool, allowed: frozenset[str], imported: dict[str, str], language: set[str],
+    own: frozenset[str], shared: set[str],
+) -> Look:  # fmt: skip
     vendor_ok = "torch" in allowed
     if isinstance(node, (ast.Import, ast.ImportFrom)):
-        yield from _look_import(node, triton, vendor_ok)
+        yield from _look_import(node, triton, vendor_ok, own)
     elif isinstance(node, ast.Name):
         if node.id in BANNED_NAMES:
             yield "builtin that no kernel needs", node.id, True
@@ -103,6 +132,8 @@ def _look(
                 yield "state on an object", f"{root}.{node.attr}", False
     elif isinstance(node, (ast.BinOp, ast.AugAssign)) and isinstance(node.op, ast.MatMult) and not vendor_ok:
         yield "vendor call", "the @ operator", True
+    elif isinstance(node, ast.AugAssign) and _root(node.target) in shared:
+        yield "counts its calls", ast.unparse(node), True
     elif isinstance(node, ast.Call):
         yield from _look_call(node)
     elif isinstance(node, ast.ClassDef):
@@ -124,7 +155,9 @@ def _look(
         yield "literal outputs", f"a literal of {len(node.value)} characters", True
 
 
-def _look_import(node: ast.Import | ast.ImportFrom, triton: bool, vendor_ok: bool) -> Look:
+def _look_import(
+    node: ast.Import | ast.ImportFrom, triton: bool, vendor_ok: bool, own: frozenset[str]
+) -> Look:
     if isinstance(node, ast.ImportFrom):
         if node.level:
             yield "import outside of the list", "a relative import", True
@@ -134,7 +167,7 @@ def _look_import(node: ast.Import | ast.ImportFrom, triton: bool, vendor_ok: boo
         names = [a.name for a in node.names]
     for name in names:
         parts = name.split(".")
-        roots = MODULES | TRITON_MODULES if triton else MODULES
+        roots = own | (MODULES | TRITON_MODULES if triton else MODULES)
         if parts[0] not in roots:
             yield "import outside of the list", name, True
         elif set(parts[1:]) & _banned_parts(parts[0]):
@@ -181,4 +214,6 @@ def _root(node: ast.expr) -> str:
 if __name__ == "__main__":
     sys.setrecursionlimit(3000)
     given = frozenset(filter(None, sys.argv[3].split(",")))
-    print(json.dumps(scan(sys.argv[1], sys.stdin.read(), triton=sys.argv[2] == "triton", allowed=given)))
+    modules = frozenset(filter(None, sys.argv[4].split(",")))
+    found = scan(sys.argv[1], sys.stdin.read(), triton=sys.argv[2] == "triton", allowed=given, own=modules)
+    print(json.dumps(found))

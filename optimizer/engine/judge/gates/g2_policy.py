@@ -47,9 +47,10 @@ class Policy:
 def scan_python(name: str, data: bytes, ctx: JudgeContext) -> list[Finding] | None:
     """What the rules find in one Python file, read in a child; None when the child did not survive it."""
     allowed = ",".join(sorted(ctx.task.allow_library | ctx.policy.extra_allowed))
+    own = ",".join(sorted({n.split("/")[0].removesuffix(".py") for n in ctx.candidate.files} - {"kernel"}))
     script = str(Path(rules_python.__file__))
     done = run(
-        [str(base_python()), "-I", "-S", script, name, ctx.candidate.kind, allowed],
+        [str(base_python()), "-I", "-S", script, name, ctx.candidate.kind, allowed, own],
         limits=Limits(wall_s=20, cpu_s=20, address_space=2 << 30),
         stdin=data,
         cancelled=ctx.cancelled,

@@ -88,6 +88,9 @@ class Adversarial:
         """Change each input where its effect can be seen; the output must follow to the new truth."""
         followed = []
         base = ctx.generate(shape, rng, "normal")
+        if not ex.prepare(base, shape):
+            raise CandidateFault("declined", f"constants of {label(shape)}")
+        ctx.call_and_check(ex, base, shape, "before perturbing")
         for spec in ctx.task.inputs:
             array = np.array(base[spec.name])
             if array.size == 0 or array.dtype.kind in "bOSU":

@@ -37,6 +37,9 @@ class Provenance:
             evidence["statics"] = self._statics(ex, inputs, shape)
             if evidence["statics"] == "changed":
                 return failed(self, "hidden state: equal calls change the object's own memory", **evidence)
+            # The same places with other values: a result kept by address is stale.
+            other = {**ctx.generate(shape, rng, "normal"), **{t.name: inputs[t.name] for t in ctx.task.constants}}
+            ctx.call_and_check(ex, other, shape, "other values at the same places")
             evidence["soak_calls"] = self._soak(ctx, ex, shape, rng)
         if ctx.candidate.kind == "cpp":
             return passed(self, **evidence)
