@@ -174,13 +174,11 @@ def fidelity_guard(
     distances: one number per prompt, the mean over its tokens of |log p_B - log p_A|, in nats; aa_distances: the same
     between two stock servers (0 where they are bitwise equal). Harm is the excess over the A/A's mean, its bound the
     upper Student bound over prompts. margin_nats is declared: 0.05 nats is a factor of 1.05 in a token's probability;
-    a reordered bf16 sum stays well below, a wrong kernel does not. flat: the model holds all tokens for equally likely
-    (random weights), so that no distance says anything: unproven.
+    it is a choice, not a measurement. flat: the model holds all tokens for equally likely (random weights), so that
+    no distance says anything: unproven.
     """
     if flat:
-        return GuardResult(
-            name="fidelity", status="unproven", detail="the model's distribution is flat: nothing to compare"
-        )
+        return GuardResult(name="fidelity", status="unproven", detail="a flat distribution leaves nothing to compare")
     if len(distances) < 2:
         return GuardResult(name="fidelity", status="unproven", detail="output was compared on fewer than two prompts")
     if not all(math.isfinite(v) and v >= 0 for v in (*distances, *aa_distances)):

@@ -33,6 +33,8 @@ def sign_flip_pvalue(values: ArrayLike, *, seed: int = 0, exact_limit: int = EXA
         raise ValueError(f"a sign-flip test needs a flat list of at least one value, got shape {x.shape}")
     if not np.isfinite(x).all():
         raise ValueError("a sign-flip test needs finite values")
+    if x.size == 1:  # scipy wants two
+        return 0.5 if x[0] > 0 else 1.0
 
     def mean(sample: Any, axis: int) -> Any:
         return np.mean(sample, axis=axis)
