@@ -7,7 +7,9 @@ the process group, or outlived its parent, is found.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import signal
 import time
 from collections.abc import Iterable
@@ -84,12 +86,23 @@ def all_marked() -> dict[int, Mark]:
     return found
 
 
+def shared_memory(server_id: str) -> tuple[str, ...]:
+    """Names under /dev/shm that a server's processes have mapped: what stays behind when they are killed."""
+    names: set[str] = set()
+    for pid in marked(server_id):
+        try:
+            maps = (_PROC / str(pid) / "maps").read_text(errors="replace")
+        except OSError:
+            continue
+        names.update(re.findall(r"\s/dev/shm/((?:psm_|sem\.mp-)\S+)$", maps, re.MULTILINE))
+    return tuple(sorted(names))
+
+
 def end(server_id: str, *, leader: int | None, grace_s: float) -> None:
     """End every process of a server: SIGTERM to the leader, a grace, then SIGKILL to all that is left.
 
     StopFailed where something outlives SIGKILL by ten seconds.
     """
-    seen = set(marked(server_id))
     if leader is not None:
         _signal([leader], signal.SIGTERM)
         deadline = time.monotonic() + grace_s
@@ -99,7 +112,6 @@ def end(server_id: str, *, leader: int | None, grace_s: float) -> None:
             time.sleep(0.05)
     deadline = time.monotonic() + 10
     while left := marked(server_id):
-        seen.update(left)
         _signal(left, signal.SIGKILL)
         if leader is not None:
             exit_status(leader)
@@ -108,10 +120,16 @@ def end(server_id: str, *, leader: int | None, grace_s: float) -> None:
         time.sleep(0.02)
     if leader is not None:
         exit_status(leader)
-    for pid in seen:
-        # Intel's OpenMP registers itself in shared memory and leaves that behind when it is killed.
-        for leftover in Path("/dev/shm").glob(f"__KMP_REGISTERED_LIB_{pid}_*"):  # noqa: S108
-            leftover.unlink(missing_ok=True)
+    _sweep_shared_memory()
+
+
+def _sweep_shared_memory() -> None:
+    """Intel's OpenMP registers each process in shared memory and leaves that behind when it is killed."""
+    for leftover in Path("/dev/shm").glob("__KMP_REGISTERED_LIB_*"):  # noqa: S108
+        pid = leftover.name.split("_")[-2]
+        if pid.isdigit() and not (_PROC / pid).exists():
+            with contextlib.suppress(OSError):  # somebody else's, or swept by another
+                leftover.unlink()
 
 
 def exit_status(pid: int) -> int | None:

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -51,6 +51,7 @@ class ServerRecord:
     owner: str = ""
     pid: int | None = None
     start_ticks: int | None = None
+    shared_memory: tuple[str, ...] = ()  # names under /dev/shm, known once the server is up
 
     @property
     def alive(self) -> bool:
@@ -65,8 +66,9 @@ class ServerRecord:
     def read(cls, state: Path) -> ServerRecord | None:
         """The record in a state file; None where there is none or it is unreadable."""
         try:
-            return cls(**json.loads(state.read_text()))
-        except (OSError, ValueError, TypeError):
+            fields = json.loads(state.read_text())
+            return cls(**{**fields, "shared_memory": tuple(fields.get("shared_memory", ()))})
+        except (OSError, ValueError, TypeError, AttributeError):
             return None
 
     def write(self, state: Path) -> None:
@@ -227,6 +229,8 @@ class LocalServer:
                 if record is not None and record.pid == pid:
                     self.record = record
                     if self._owns_port():
+                        self.record = replace(record, shared_memory=processes.shared_memory(record.id))
+                        self.record.write(state)
                         return
             if now - begun > deadline_s:
                 tail = read_tail(self.log)
@@ -379,6 +383,8 @@ def reap(root: Path, *, keep: Callable[[ServerRecord], bool], grace_s: float = 5
 def _end(record: ServerRecord, pid: int | None, state: Path, *, grace_s: float) -> None:
     processes.end(record.id, leader=pid, grace_s=grace_s)
     shutil.rmtree(record.scratch, ignore_errors=True)
+    for name in record.shared_memory:  # a clean end removes them itself
+        (Path("/dev/shm") / name).unlink(missing_ok=True)  # noqa: S108
     now = ServerRecord.read(state)
     if now is not None and now.id == record.id:
         state.unlink(missing_ok=True)
