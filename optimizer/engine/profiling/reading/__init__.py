@@ -1,0 +1,1 @@
+"""Reading traces: bytes in, columns out, whatever state the file is in."""
