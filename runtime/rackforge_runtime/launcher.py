@@ -232,7 +232,9 @@ def from_folder(
         raise LockError("missing", f"{file}: {error.strerror}") from error
     lock = open_lock(data, keys)
     check_lock(lock, now=now, grace=grace)
-    beside = BlobStore(file.parent)
+    # A materialised lock lies in locks/<digest>/ of the store that has its blobs.
+    at = file.parent.parent.parent if file.parent.parent.name == "locks" else file.parent
+    beside = BlobStore(at)
     for digest, size in lock.blobs.items():
         if not store.has(digest):
             source = beside.path(digest)

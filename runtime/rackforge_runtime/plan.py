@@ -27,7 +27,7 @@ ENV_DISABLE = "RACKFORGE_DISABLE"
 ENV_SKIP = "RACKFORGE_SKIP"
 PLAN = "plan.json"
 LOCKFILE = "lock.json"
-NATIVE_ABI = "rackforge.c.v1"
+NATIVE_ABI = "rackforge-c-1"
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,7 +142,7 @@ def _resolve(
     if before.get("etag") and before.get("facts") == facts and before.get("envelope"):
         headers["If-None-Match"] = before["etag"]
     try:
-        answer = http.post(f"{API}/resolve/", json=body, headers=headers)
+        answer = http.post(f"{API}/resolve", json=body, headers=headers)
     except httpx.HTTPError as error:
         raise LockError("unreachable", f"the registry does not answer: {error!r}") from error
     if answer.status_code == httpx.codes.NOT_MODIFIED:

@@ -23,7 +23,9 @@ def narrow(values: Any) -> NDArray[np.uint16]:
     """Raw bfloat16 bits of float32 values, to nearest even; a NaN stays one."""
     exact = np.ascontiguousarray(values, dtype=np.float32)
     bits = exact.view(np.uint32)
-    rounded = ((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)).astype(np.uint16)
+    rounded = ((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)).astype(
+        np.uint16
+    )
     return np.where(np.isnan(exact), np.uint16(0x7FC0), rounded).reshape(np.shape(values))
 
 
@@ -87,15 +89,14 @@ def install() -> None:
     plain_atomic = builder.create_atomic_rmw
     builder.cast_impl, builder.create_fp_to_fp = cast, fp_to_fp
     # Bound by lambdas or copies at class creation: set again.
-    builder.create_fp_trunc = builder.create_fp_ext = lambda self, src, dst: cast(self, src, dst)
-    builder.create_si_to_fp = builder.create_ui_to_fp = lambda self, src, dst: cast(self, src, dst)
-    builder.create_fp_to_si = builder.create_fp_to_ui = lambda self, src, dst: cast(self, src, dst)
+    for name in ("fp_trunc", "fp_ext", "si_to_fp", "ui_to_fp", "fp_to_si", "fp_to_ui"):
+        setattr(builder, f"create_{name}", cast)
     builder.binary_op, builder.unary_op, builder.create_fma, builder.create_dot = binary, unary, fma, dot
     builder.create_atomic_rmw = no_atomics
     _repair_reductions(it, tl)
     executor: Any = it.GridExecutor
-    executor._init_args_hst = lambda _self, args, kwargs: (args, kwargs)
-    executor._restore_args_dev = lambda *_args: None
+    executor._init_args_hst = lambda _self, args, kwargs: (args, kwargs)  # noqa: SLF001
+    executor._restore_args_dev = lambda *_args: None  # noqa: SLF001
 
 
 def _repair_reductions(it: Any, tl: Any) -> None:
@@ -107,7 +108,8 @@ def _repair_reductions(it: Any, tl: Any) -> None:
             if not any(narrowed):
                 return plain(self, given)
             wide = tuple(
-                self.to_tensor(widen(t.handle.data), tl.float32) if n else t for t, n in zip(given, narrowed, strict=True)
+                self.to_tensor(widen(t.handle.data), tl.float32) if n else t
+                for t, n in zip(given, narrowed, strict=True)
             )
             made = plain(self, wide)
             several = isinstance(made, (list, tuple))

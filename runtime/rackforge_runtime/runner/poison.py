@@ -60,7 +60,7 @@ def _spoil_namespace(torch: Any, name: str) -> None:
     space = getattr(torch.ops, name, None)
     if space is None:
         return
-    for op in torch._C._dispatch_get_all_op_names():
+    for op in torch._C._dispatch_get_all_op_names():  # noqa: SLF001
         if op.startswith(f"{name}::"):
             try:
                 library = torch.library.Library(name, "IMPL")
@@ -88,7 +88,7 @@ def _noise(op: Any) -> Any:
         out = kwargs.get("out")
         if out is not None:
             return out.normal_() if out.is_floating_point() else out.random_()
-        if args and op._schema.is_mutable:
+        if args and op._schema.is_mutable:  # noqa: SLF001
             return args[0].normal_()
         mode = FakeTensorMode(allow_non_fake_inputs=True)
 
