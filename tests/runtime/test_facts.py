@@ -89,7 +89,7 @@ def test_limits_of_cgroup_v2_hold_all_the_way_up(tmp_path: Path) -> None:
             "proc/self/cgroup": "0::/pod/box\n",
             "proc/meminfo": "MemTotal: 67108864 kB\nMemAvailable: 60000000 kB\n",
             **topology([(0, i) for i in range(8)]),
-            "sys/fs/cgroup/pod/box/cpu.max": "max 100000\n",
+            "sys/fs/cgroup/pod/box/cpu.max": "400000 100000\n",
             "sys/fs/cgroup/pod/cpu.max": "250000 100000\n",
             "sys/fs/cgroup/pod/box/memory.max": f"{8 * GIB}\n",
             "sys/fs/cgroup/pod/box/memory.current": f"{3 * GIB}\n",
