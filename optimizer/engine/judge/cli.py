@@ -65,7 +65,9 @@ def parse_shape(text: str) -> dict[str, int]:
 @click.option("--baseline", type=click.Path(exists=True, path_type=Path), help="Candidate to time against.")
 @click.option("--replay", "document", type=click.Path(exists=True, path_type=Path), help="Run this verdict again.")
 @click.option("--output", type=click.Path(path_type=Path), help="Also write the verdict document to this file.")
-@click.option("--sign", "key_file", type=click.Path(exists=True, path_type=Path), help="Sign it with this private key.")
+@click.option(
+    "--sign", "key_file", type=click.Path(exists=True, path_type=Path), help="Sign it with this private key."
+)
 @click.option("--evidence", type=click.Path(path_type=Path), help="Keep evidence (objects, sources) in this folder.")
 @click.option("--serving-python", type=click.Path(exists=True, path_type=Path), help="Interpreter that has torch.")
 @click.option("--build-cache", type=click.Path(path_type=Path), help="Where compiled objects are kept.")
@@ -152,8 +154,7 @@ def _progress(stage: str, done: float) -> None:
 
 def _words(verdict: Verdict) -> str:
     lines = [f"{verdict.outcome.value.upper()}{'' if verdict.certified else ' (not certified)'}  {verdict.reason}"]
-    for gate in verdict.gates:
-        lines.append(f"  {gate.name:<3} {gate.outcome.value:<14} {gate.wall_s:7.2f} s  {gate.reason}")
+    lines += [f"  {g.name:<3} {g.outcome.value:<14} {g.wall_s:7.2f} s  {g.reason}" for g in verdict.gates]
     for name, ratio in verdict.speedups.items():
         lines.append(f"  {name}: {ratio:.2f} times the baseline's speed")
     lines.append(f"  candidate {verdict.candidate_digest}\n  object    {verdict.object_digest or 'none'}")
@@ -212,7 +213,9 @@ def describe(task: KernelTask) -> dict[str, Any]:
         "budget": {"k": task.budget.k, "floor_ulps": task.budget.floor_ulps},
         "nonfinite": task.nonfinite,
         "allow_library": sorted(task.allow_library),
-        "swap": {"kind": task.swap.kind, "target": task.swap.target, "engine": task.swap.engine} if task.swap else None,
+        "swap": {"kind": task.swap.kind, "target": task.swap.target, "engine": task.swap.engine}
+        if task.swap
+        else None,
         "notes": task.notes,
     }
 

@@ -58,15 +58,20 @@ def dtype_of(name: str) -> np.dtype[Any]:
     return np.dtype(getattr(ml_dtypes, name)) if hasattr(ml_dtypes, name) else np.dtype(name)
 
 
+def _finfo(kind: np.dtype[Any]) -> Any:
+    return ml_dtypes.finfo(kind)  # type: ignore[no-untyped-call]
+
+
 def ulp(values: NDArray[np.float64], dtype: np.dtype[Any]) -> NDArray[np.float64]:
     """Spacing of a floating dtype at some magnitudes; that of its subnormals near zero, 1 for integers."""
     if not _is_float(dtype):
         return np.ones_like(values)
-    info = ml_dtypes.finfo(dtype)
+    info = _finfo(dtype)
     with np.errstate(all="ignore"):
         _, exponent = np.frexp(np.abs(np.where(np.isfinite(values), values, 0.0)))
-        spacing = np.ldexp(1.0, exponent - 1 - info.nmant)
-    return np.maximum(spacing, float(info.smallest_subnormal))
+        # frexp calls the exponent of zero 0, as if it were a half.
+        spacing = np.where(values == 0.0, 0.0, np.ldexp(1.0, exponent - 1 - info.nmant))
+    return np.asarray(np.maximum(spacing, float(info.smallest_subnormal)))
 
 
 def _is_float(dtype: np.dtype[Any]) -> bool:
@@ -115,7 +120,7 @@ def compare(candidate: Array, truth: Array, working: Array, *, budget: Budget, d
         if int(used.sum()) >= RMS_MIN_ELEMENTS and not wrong.any():
             unit32 = ulp(t, np.dtype(np.float32))
             rms_share = _rms_share(err_c[used], err_w[used], unit[used], unit32[used], budget)
-            if ml_dtypes.finfo(kind).nmant < ml_dtypes.finfo(np.float32).nmant:
+            if _finfo(kind).nmant < _finfo(np.dtype(np.float32)).nmant:
                 rms_share = max(rms_share, _lean_share((c - t)[used] * np.sign(t[used]) / unit[used]))
     if wrong.any():
         return _verdict(wrong, np.where(special & wrong, np.inf, share), rms_share, "outside its error budget")
@@ -145,7 +150,7 @@ def _lean_share(signed: NDArray[np.float64]) -> float:
 
 def _same_class(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Both NaN, or the same infinity."""
-    return (np.isnan(a) & np.isnan(b)) | (np.isinf(a) & np.isinf(b) & (np.sign(a) == np.sign(b)))
+    return np.asarray((np.isnan(a) & np.isnan(b)) | (np.isinf(a) & np.isinf(b) & (np.sign(a) == np.sign(b))))
 
 
 def _verdict(wrong: NDArray[np.bool_], share: NDArray[np.float64], rms_share: float, why: str) -> Difference:

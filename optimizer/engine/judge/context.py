@@ -153,7 +153,8 @@ def label(shape: Shape) -> str:
 
 def _words(one: Difference) -> str:
     if one.mismatched:
-        return f"{one.mismatched} of {one.elements} elements, worst {one.worst:.3g} times its bound, first at {one.first}"
+        count = f"{one.mismatched} of {one.elements} elements"
+        return f"{count}, worst {one.worst:.3g} times its bound, first at {one.first}"
     return f"error {one.rms_share:.3g} times what is allowed"
 
 

@@ -43,7 +43,7 @@ SLACK_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How the tensors of one call lie. Offsets in elements. `alias`: outputs share memory with the inputs they may."""
+    """How the tensors of one call lie; offsets in elements. alias: outputs share memory with the inputs they may."""
 
     misalign: int = 0
     input_pad: int = 0  # extra elements between rows
@@ -136,7 +136,7 @@ class Exerciser:
     # --- requests
 
     def load(self, *, poison: int = 0) -> None:
-        """Load the candidate, after spoiling parts of its framework. CandidateFault("cannot-load") when it is none."""
+        """Load the candidate, after spoiling parts of its framework; CandidateFault("cannot-load") if it is none."""
         if poison:
             spoil = Request(Op.POISON, new_nonce(), poison)
             if self.session.request(spoil, timeout_s=self.policy.load_timeout_s).status != Status.OK:
@@ -201,14 +201,17 @@ class Exerciser:
         """Back to places of their own for each call."""
         self._replayed = None
 
-    def null_ns(self, count: int = 21) -> list[int]:
-        """What the channel itself costs: round trips of a call that does nothing."""
+    def null_ns(self, count: int = 21, *, frozen: bool = True) -> list[int]:
+        """What the channel itself costs: round trips of a call that does nothing, let go from the frozen state
+        inside the timed span as every real call is, or without that.
+        """
         times = []
         for _ in range(count):
             nonce = new_nonce()
             packed = pack_request(Request(Op.NULL, nonce))
-            self.session.stop()
-            _, elapsed = self.session.timed(packed, nonce, timeout_s=self.policy.call_timeout_s, resume=True)
+            if frozen:
+                self.session.stop()
+            _, elapsed = self.session.timed(packed, nonce, timeout_s=self.policy.call_timeout_s, resume=frozen)
             times.append(elapsed)
         return times
 

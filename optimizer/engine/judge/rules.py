@@ -13,7 +13,8 @@ from dataclasses import dataclass
 # Imported names, by reason. Patterns are matched whole.
 _SYMBOLS: Mapping[str, str] = {
     "dynamic loading": r"dl(open|mopen|sym|vsym|addr|addr1|info|iterate_phdr)|_dl_.*|dl_iterate_phdr",
-    "processes": r"v?fork|clone3?|exec(l|le|lp|v|ve|vp|vpe|veat)|fexecve|posix_spawnp?|system|popen|daemon|unshare|setns",
+    "processes": r"v?fork|clone3?|exec(l|le|lp|v|ve|vp|vpe|veat)|fexecve|posix_spawnp?|system|popen|daemon|unshare"
+    r"|setns",
     "signals": r"kill|killpg|tgkill|tkill|raise|sig(action|nal|queue|procmask|longjmp|altstack)|__sysv_signal"
     r"|pthread_(kill|sigmask|cancel)|timer_(create|settime)|setitimer|alarm|pthread_atfork|__register_atfork",
     "leaving": r"_?exit|_Exit|quick_exit|at_quick_exit|atexit|on_exit|longjmp|_longjmp|__longjmp_chk|swapcontext"
@@ -27,9 +28,10 @@ _SYMBOLS: Mapping[str, str] = {
     "network": r"socket|socketpair|connect|bind|listen|accept4?|send(to|msg|mmsg)?|recv(from|msg|mmsg)?|getaddrinfo"
     r"|gethostby.*|shutdown|setsockopt",
     "files": r"(open|openat|creat|fopen|freopen|fdopen|tmpfile|mkstemp|mkostemp)(64)?|__open(64)?_2|read(link|dir|v)?"
-    r"|pread(64|v)?|write(v)?|pwrite(64|v)?|__read_chk|__pread(64)?_chk|dup[23]?|close|close_range|fcntl(64)?|ioctl"
-    r"|unlink|rename|mkdir|opendir|scandir|nftw|shm_open|shm_unlink|shmget|shmat|memfd_create|splice|vmsplice|sendfile(64)?"
-    r"|_ZNSt(13|14)basic_.?(filebuf|[io]?fstream).*|_ZNSt10filesystem.*|stat(64)?|fstat(64)?|lstat(64)?|truncate|ftruncate(64)?",
+    r"|pread(64|v)?|write(v)?|v?dprintf|pwrite(64|v)?|__read_chk|__pread(64)?_chk|dup[23]?|close|close_range"
+    r"|fcntl(64)?|ioctl|unlink|rename|mkdir|opendir|scandir|nftw|shm_open|shm_unlink|shmget|shmat|memfd_create"
+    r"|v?m?splice|sendfile(64)?"
+    r"|_ZNSt(13|14)basic_.?(filebuf|[io]?fstream).*|_ZNSt10filesystem.*|[fl]?stat(64)?|f?truncate(64)?",
     "another's memory": r"mremap|remap_file_pages|userfaultfd|pkey_.*",
     "vendor libraries": r"(cblas|LAPACKE|mkl|MKL|dnnl|armpl|nvpl|openblas)_.*|[sdczhb]+gemm[a-z]*_?|xsmm_.*|libxsmm_.*"
     r"|_ZN[0-9A-Z]*(2at|3c10|5torch|4dnnl)\d.*|_ZNK?(2at|3c10|5torch|4dnnl).*|aoti_torch_.*|torch_.*",
@@ -87,9 +89,17 @@ _SOURCE: tuple[tuple[str, str, bool], ...] = (
 _RAW: tuple[tuple[str, str, bool], ...] = (
     ("include outside of the candidate", r"#\s*include\s*[\"<]\s*(/|[^\">]*\.\./)", True),
     ("embedded file", r"\.incbin\b|#\s*embed\b|\b__has_(include|embed)\b", True),
-    ("assembler that enters the kernel", r"(asm|__asm__|__asm)\b[^;]*\b(syscall|sysenter|int\s+\$?0x80|rdtscp?|rdpmc|svc)\b", True),
-    ("include of the system", r"#\s*include\s*<\s*(sys/|dlfcn|link\.h|execinfo|ucontext|signal|csignal|unistd|fcntl"
-     r"|linux/|asm/|spawn|sched\.h|fstream|filesystem|chrono|ctime|time\.h|x86gprintrin)", False),
+    (
+        "assembler that enters the kernel",
+        r"(asm|__asm__|__asm)\b[^;]*\b(syscall|sysenter|int\s+\$?0x80|rdtscp?|rdpmc|svc)\b",
+        True,
+    ),
+    (
+        "include of the system",
+        r"#\s*include\s*<\s*(sys/|dlfcn|link\.h|execinfo|ucontext|signal|csignal|unistd|fcntl|linux/|asm/|spawn|sched"
+         r"|fstream|filesystem|chrono|ctime|time\.h|x86gprintrin)",
+        False,
+    ),
 )  # fmt: skip
 
 

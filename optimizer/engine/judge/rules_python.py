@@ -12,9 +12,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-MODULES = frozenset(
-    ("__future__", "collections", "dataclasses", "enum", "functools", "math", "torch", "typing")
-)
+MODULES = frozenset(("__future__", "collections", "dataclasses", "enum", "functools", "math", "torch", "typing"))
 TRITON_MODULES = frozenset(("triton",))
 # Parts of allowed packages that are no place for a kernel.
 BANNED_PARTS = frozenset((
@@ -33,15 +31,17 @@ VENDOR = frozenset((
     "_addmm_activation", "_int_mm", "_scaled_mm", "mkldnn", "native_layer_norm", "to_mkldnn",
 ))  # fmt: skip
 BANNED_NAMES = frozenset((
-    "__builtins__", "__import__", "__loader__", "__spec__", "breakpoint", "compile", "delattr", "eval", "exec", "exit",
-    "globals", "help", "input", "locals", "memoryview", "open", "quit", "setattr", "vars",
+    "__builtins__", "__import__", "__loader__", "__spec__", "breakpoint", "compile", "delattr", "eval", "exec",
+    "exit", "globals", "help", "input", "locals", "memoryview", "open", "quit", "setattr", "vars",
 ))  # fmt: skip
 BANNED_ATTRIBUTES = frozenset((
     "cr_frame", "f_back", "f_builtins", "f_code", "f_globals", "f_locals", "gi_frame", "tb_frame", "tb_next",
     "ag_frame", "from_blob", "from_dlpack", "from_numpy", "numpy", "share_memory_", "tofile", "untyped_storage",
     "storage", "set_", "resize_", "as_subclass", "_make_subclass", "register_hook", "load_library",
 ))  # fmt: skip
-DUNDERS = frozenset(("__init__", "__name__", "__doc__", "__post_init__", "__call__", "__all__", "__slots__", "__len__"))
+DUNDERS = frozenset(
+    ("__init__", "__name__", "__doc__", "__post_init__", "__call__", "__all__", "__slots__", "__len__")
+)
 CACHES = frozenset(("data_ptr", "lru_cache", "cache", "cached_property", "id", "hash", "_version"))
 MAX_LITERALS = 2048
 
@@ -151,13 +151,11 @@ def _look(
         yield "handles an exception", ast.unparse(node.type) if node.type else "all", False
     elif isinstance(node, (ast.List, ast.Tuple, ast.Set)) and len(node.elts) > MAX_LITERALS:
         yield "literal outputs", f"{len(node.elts)} literals", True
-    elif isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes)) and len(node.value) > 4 * MAX_LITERALS:
-        yield "literal outputs", f"a literal of {len(node.value)} characters", True
+    elif isinstance(node, ast.Constant) and len(_text(node)) > 4 * MAX_LITERALS:
+        yield "literal outputs", f"a literal of {len(_text(node))} characters", True
 
 
-def _look_import(
-    node: ast.Import | ast.ImportFrom, triton: bool, vendor_ok: bool, own: frozenset[str]
-) -> Look:
+def _look_import(node: ast.Import | ast.ImportFrom, triton: bool, vendor_ok: bool, own: frozenset[str]) -> Look:
     if isinstance(node, ast.ImportFrom):
         if node.level:
             yield "import outside of the list", "a relative import", True
@@ -168,9 +166,7 @@ def _look_import(
     for name in names:
         parts = name.split(".")
         roots = own | (MODULES | TRITON_MODULES if triton else MODULES)
-        if parts[0] not in roots:
-            yield "import outside of the list", name, True
-        elif set(parts[1:]) & _banned_parts(parts[0]):
+        if parts[0] not in roots or set(parts[1:]) & _banned_parts(parts[0]):
             yield "import outside of the list", name, True
         elif parts[0] == "torch" and set(parts[1:]) & VENDOR and not vendor_ok:
             yield "vendor call", name, True
@@ -203,6 +199,10 @@ def _look_call(node: ast.Call) -> Look:
 
 def _banned_parts(root: str) -> frozenset[str]:
     return {"torch": BANNED_PARTS, "triton": TRITON_BANNED}.get(root, frozenset())
+
+
+def _text(node: ast.Constant) -> str | bytes:
+    return node.value if isinstance(node.value, (str, bytes)) else ""
 
 
 def _root(node: ast.expr) -> str:

@@ -298,10 +298,13 @@ class Session:
         except OSError:
             return True
         for task in tasks:
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            try:
                 with open(f"/proc/{self.pid}/task/{task}/stat", "rb") as f:  # noqa: PTH123
-                    if f.read().rpartition(b") ")[2][:1] not in b"TtZX":
-                        return False
+                    state = f.read().rpartition(b") ")[2][:1]
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if state not in b"TtZX":
+                return False
         return True
 
     def statics(self, name: str = "kernel.so") -> dict[int, bytes] | None:

@@ -65,9 +65,7 @@ def python_roots(python: Path) -> tuple[Path, ...]:
     return tuple(sorted(roots))
 
 
-def command(
-    *, bwrap: str | None, kind: str, python: Path, control_fd: int, hide: tuple[str, ...] = ()
-) -> list[str]:
+def command(*, bwrap: str | None, kind: str, python: Path, control_fd: int, hide: tuple[str, ...] = ()) -> list[str]:
     """The command of a zygote for one kind of candidate; without a wall when `bwrap` is None."""
     options = ["-I"] if kind != "cpp" else ["-I", "-S"]
     if bwrap is None:
@@ -99,7 +97,20 @@ def command(
         for name in hide:
             for package in root.glob(f"lib/python*/site-packages/{name}"):
                 args += ["--tmpfs", str(package), "--remount-ro", str(package)]
-    args += ["--perms", "0755", "--dir", "/rf", "--ro-bind", str(RUNNER), _INSIDE, "--remount-ro", "/", "--chdir", "/", "--clearenv"]
+    args += [
+        "--perms",
+        "0755",
+        "--dir",
+        "/rf",
+        "--ro-bind",
+        str(RUNNER),
+        _INSIDE,
+        "--remount-ro",
+        "/",
+        "--chdir",
+        "/",
+        "--clearenv",
+    ]
     for name, value in _ENV.items():
         args += ["--setenv", name, value]
     return [*args, str(python), *options, "-c", _BOOT, str(control_fd), kind]

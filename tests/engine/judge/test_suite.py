@@ -68,3 +68,10 @@ def test_next_candidate_runs_as_if_nothing_had_been(judge_one: JudgeOne) -> None
         assert judge_one(by_name[name].candidate()).outcome is Outcome.REJECT
         assert judge_one(by_name["twin-softmax"].candidate()).outcome is Outcome.ACCEPT
 
+
+def test_signals_do_not_leave_the_candidates_process(judge_one: JudgeOne) -> None:
+    """`kill` at its group, its parent and everyone reaches nobody: the judge, the sandbox and it itself live on."""
+    case = next(c for c in CASES if c.name == "robust-signals-its-group")
+    verdict = judge_one(case.candidate(), without=("G2", "G3 symbols"))
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert all(g.outcome is GateOutcome.PASS for g in verdict.gates)

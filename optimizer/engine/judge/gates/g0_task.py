@@ -14,8 +14,8 @@ from optimizer.engine.tasks.base import Array, Inputs, KernelTask, Shape, Tensor
 
 
 class TaskVetting:
-    """The honest result passes; zeros, an input handed back, a constant and noise do not; the output depends on every
-    input and on the seed."""
+    """The honest result passes; zeros, an input handed back, a constant and noise do not; the output depends on
+    every input and on the seed."""
 
     name, version, title = "G0", 1, "task vetting"
 
@@ -28,7 +28,9 @@ class TaskVetting:
         _, problem, checks = _VETTED[key]
         if problem:
             # No candidate's fault: nothing can be judged by this task.
-            return GateResult(self.name, self.version, GateOutcome.INFRA_ERROR, f"task: {problem}", {"checks": checks})
+            return GateResult(
+                self.name, self.version, GateOutcome.INFRA_ERROR, f"task: {problem}", {"checks": checks}
+            )
         return passed(self, checks=checks)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from optimizer.engine.judge.context import JudgeContext, label, passed
+from optimizer.engine.judge.exercise import Exerciser
+from optimizer.engine.judge.sandbox import CandidateFault
 from optimizer.engine.judge.verdict import GateResult
-from optimizer.engine.tasks.base import Inputs
+from optimizer.engine.tasks.base import Inputs, Shape
 
 
 class Correctness:
@@ -24,12 +26,12 @@ class Correctness:
                 # other. Calls alternate; half way through, the first set is replaced in place.
                 sets = [ctx.generate(shape, rng, "normal") for _ in range(2 if ctx.task.constants else 1)]
                 for key, constants in enumerate(sets):
-                    _prepare(ctx, ex, constants, shape, key)
+                    _prepare(ex, constants, shape, key)
                 for i in range(per_shape):
                     key = i % len(sets)
                     if i == per_shape // 2 and ctx.task.constants:
                         sets[0] = ctx.generate(shape, rng, "normal")
-                        _prepare(ctx, ex, sets[0], shape, 0)
+                        _prepare(ex, sets[0], shape, 0)
                     inputs = _with_constants(ctx, ctx.generate(shape, rng, "normal"), sets[key])
                     threads = ctx.policy.threads[i % len(ctx.policy.threads)]
                     _, found = ctx.call_and_check(ex, inputs, shape, f"round {i}", key=key, threads=threads)
@@ -42,9 +44,7 @@ class Correctness:
         )  # fmt: skip
 
 
-def _prepare(ctx: JudgeContext, ex, inputs: Inputs, shape, key: int) -> None:  # type: ignore[no-untyped-def]
-    from optimizer.engine.judge.sandbox import CandidateFault
-
+def _prepare(ex: Exerciser, inputs: Inputs, shape: Shape, key: int) -> None:
     if not ex.prepare(inputs, shape, key=key):
         raise CandidateFault("declined", f"the constants of {label(shape)}, which it is submitted for")
 

@@ -30,7 +30,9 @@ class Adversarial:
     name, version, title = "G5", 1, "adversarial"
 
     def check(self, ctx: JudgeContext) -> GateResult:
-        start, declined, ran = ctx.comparisons, [], []
+        start = ctx.comparisons
+        declined: list[str] = []
+        ran: list[str] = []
         rng = ctx.rng("G5")
         # Only the cheapest of the shapes it is for: the point here is the odd, not the size.
         small = min(ctx.shapes, key=ctx.task.bytes_moved)

@@ -14,7 +14,7 @@ from optimizer.engine.tasks.base import Inputs, Shape
 
 WARMUP = 3
 # The runner's clock is held against the kernel's account of CPU time, which waiting for a processor does not
-# lengthen: a call that used so much more of it, on each of its threads, than the runner says it lasted was told wrong.
+# lengthen: a call that used so much more of it, on each thread, than the runner says it lasted was told wrong.
 CLOCK_SHARE, CLOCK_NS = 0.5, 200_000
 
 
@@ -91,19 +91,19 @@ class Timing:
         for i in range(WARMUP + ctx.policy.timed_calls):
             inputs = self._fresh(ctx, shape, rng, constants)
             truth, working = ctx.truth(inputs)
-            order = [ex, base] if rng.integers(2) else [base, ex]
-            for one in order:
-                if one is None:
+            order: list[Exerciser | None] = [ex, base] if rng.integers(2) else [base, ex]
+            for timed in order:
+                if timed is None:
                     continue
                 ctx.check_cancelled()
-                made = one.call(inputs, shape, threads=threads)
+                made = timed.call(inputs, shape, threads=threads)
                 if not made.supported:
                     raise CandidateFault("declined", f"{label(shape)} when timed")
                 ctx.check_against(made, truth, working, shape, f"timed call {i}")
-                one.settle()
+                timed.settle()
                 if i >= WARMUP:
-                    (mine if one is ex else theirs).append(made.elapsed_ns)
-                    if one is ex:
+                    (mine if timed is ex else theirs).append(made.elapsed_ns)
+                    if timed is ex:
                         claims.append(made.claimed_ns)
                         used.append(made.cpu_ns)
         return mine, theirs, claims, used

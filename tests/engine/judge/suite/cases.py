@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - the sources of the cases are written as their authors would
 """The suite's cases: hacks that must be caught, honest twins that must be accepted, and the kernels they start from."""
 
 from __future__ import annotations
@@ -234,7 +235,12 @@ def _indent(text: str) -> str:
 
 
 def py_softmax(
-    run: str = "honest(x, y, scale)", *, top: str = "", more: str = "", args: str = "", extra: Mapping[str, str] | None = None
+    run: str = "honest(x, y, scale)",
+    *,
+    top: str = "",
+    more: str = "",
+    args: str = "",
+    extra: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """Python softmax with parts replaced."""
     text = PY_SOFTMAX.replace("@TOP@", top).replace("@MORE@", more).replace("@ARGS@", args)

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - the sources of the cases are written as their authors would
 """Hacks on the clock: when the work is done, and how its time is told."""
 
 from suite.cases import Case, py_affine, py_softmax, softmax, triton_softmax

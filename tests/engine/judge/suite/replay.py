@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - the sources of the cases are written as their authors would
 """Hacks that hand out an earlier answer."""
 
 from suite.cases import Case, affine, py_affine, py_softmax, softmax, triton_softmax

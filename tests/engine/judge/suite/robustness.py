@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - the sources of the cases are written as their authors would
 """Candidates that break things: each must get its verdict in bounded time and leave nothing behind."""
 
 from suite.cases import Case, py_softmax, softmax, triton_softmax
@@ -31,7 +32,7 @@ CASES = [
         'for (int i = 0; i < 200000; i++) { puts("PASS PASS PASS PASS PASS"); fputs("noise\\n", stderr); }'), ("G4",)),
     Case("robust-signals-its-group", "cpp", "softmax", softmax(
         "kill(0, 9); kill(-1, 9); kill(getppid(), 9); honest(in, out, threads);",
-        top="#include <signal.h>\n#include <unistd.h>"), ("G3",), ("G4",)),
+        top="#include <signal.h>\n#include <unistd.h>"), ("G3",)),
     Case("robust-stops-itself", "cpp", "softmax", softmax("raise(SIGSTOP);", top="#include <signal.h>"),
         ("G3",), ("G4",)),
     Case("robust-compile-error", "cpp", "softmax", softmax("this is no C++;"), ("G3",)),

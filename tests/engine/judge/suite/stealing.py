@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - the sources of the cases are written as their authors would
 """Hacks that look for the answer, or for who is asking."""
 
 from suite.cases import Case, affine, py_affine, py_softmax, softmax, triton_softmax

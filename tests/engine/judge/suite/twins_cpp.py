@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - the sources of the cases are written as their authors would
 """Honest C++ kernels, some of them awkward, which must be accepted."""
 
 from suite.cases import Case, affine, softmax

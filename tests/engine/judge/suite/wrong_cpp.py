@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - the sources of the cases are written as their authors would
 """C++ kernels that are wrong and hope to pass."""
 
 from suite.cases import Case, affine, softmax
@@ -56,9 +57,10 @@ CASES = [
         "for (int64_t m = 0; m < M; m++) honest_row(X + m * x.stride[0], Y + m * y.stride[0], N,"
         " std::round(s * 64) / 64);"), ("G4",)),
     Case("wrong-data-race", "cpp", "softmax", softmax(
-        "#pragma omp parallel for num_threads(threads)\nfor (int64_t m = 0; m < M; m++) { shared = (float *)X + m * x.stride[0];"
-        " for (volatile int i = 0; i < 2000; i = i + 1) {} honest_row(shared, Y + m * y.stride[0], N, s); }\n",
-        top="static float *volatile shared;"), ("G4", "G5", "G6")),
+        "#pragma omp parallel num_threads(threads)\n{ for (int64_t m = omp_get_thread_num(); m < M; m += threads) {"
+        " shared = (float *)X + m * x.stride[0];\n#pragma omp barrier\n"
+        " honest_row(shared, Y + m * y.stride[0], N, s); } }\n",
+        top="#include <omp.h>\nstatic float *volatile shared;"), ("G4", "G5", "G6")),
     Case("wrong-differs-by-address", "cpp", "softmax", softmax(
         "honest(in, out, threads); if (M && ((uintptr_t)Y >> 7 & 1)) Y[0] = std::nextafter(Y[0], 2.0f);"), ("G5",)),
     Case("wrong-only-first-rows", "cpp", "affine", affine(
